@@ -1,0 +1,44 @@
+# liboffload. `make help` lists the targets. Each folder lists its own sources and tests in its build.mk.
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+B := build
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+PYTHON ?= python3
+
+# The CUDA toolkit: only headers for the library itself; nvcc for the test programs. Without one, `make deps` fetches
+# a pinned 13.0 from the Python index into build/toolkit.
+CUDA_HOME ?= $(firstword $(wildcard $(CURDIR)/$(B)/toolkit/cuda /usr/local/cuda))
+NVCC := $(CUDA_HOME)/bin/nvcc
+CUDA_INC := -isystem $(CUDA_HOME)/include
+
+WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wvla -Werror
+OPT ?= -O2 -g
+# SAN=address,undefined or SAN=thread builds everything under build/<name> with that sanitizer.
+ifdef SAN
+B := build/san-$(subst $(comma),-,$(SAN))
+SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
+endif
+CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -I. -I$(B)/gen $(SANFLAGS)
+HARDEN := -Wl,-z,relro,-z,now,-z,noexecstack -fstack-protector-strong
+
+## help: this list
+.PHONY: help
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  %-16s %s\n", $$1, $$2}' | sort
+
+include $(wildcard shim/build.mk adam/build.mk policy/build.mk nvme/build.mk tests/gpusim/build.mk tests/build.mk \
+  integration/build.mk integration/charlm/build.mk)
+
+## all: the library, its companion, the program `offload`, the simulated GPU and the demo program
+.PHONY: all
+all: $(ALL)
+
+## clean: remove everything that was built (the fetched toolkit stays; `make distclean` removes it too)
+.PHONY: clean distclean
+clean:
+	@find build -mindepth 1 -maxdepth 1 ! -name toolkit ! -name downloads -exec rm -rf {} + 2>/dev/null || true
+distclean:
+	rm -rf build
