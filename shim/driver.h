@@ -1,0 +1,30 @@
+/* The real driver: one pointer per name of hooks.def, filled by driver_resolve. Every call of ours into CUDA goes through
+   this table, never through a symbol, so that we never meet our own wrappers. */
+#ifndef OFFLOAD_DRIVER_H
+#define OFFLOAD_DRIVER_H
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+#undef cuGetProcAddress
+
+/* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper of ours exists,
+   hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL where the driver lacks the name. */
+struct driver {
+#define HOOK(symbol, base, version, per_thread, parameters, arguments) CUresult(*symbol) parameters;
+#define USE(symbol, base, version) __typeof__(&symbol) symbol;
+#include "hooks.def"
+#undef HOOK
+#undef USE
+};
+extern struct driver driver;
+
+/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread; false while no driver is
+   loaded. Holds no lock across loader calls. */
+bool driver_resolve(void);
+
+#define HOOK(symbol, base, version, per_thread, parameters, arguments) CUresult hook_##symbol parameters;
+#define USE(symbol, base, version)
+#include "hooks.def"
+#undef HOOK
+#undef USE
+#endif

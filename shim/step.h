@@ -1,0 +1,39 @@
+/* The step's GPU side: decides for each recognised launch how it is carried out, and enqueues it.
+
+   `direct`: the program's kernel over host-resident pages. `stream`: m and v staged through a device ring, the program's
+   kernel on them. `cpu`: gradients down, moments on the CPU, updates up, applied by a small kernel. Invariant: no value
+   wait is enqueued before everything that releases it, in program order over all streams; the host-side job record is part
+   of that. Everything that can fail happens before the first enqueue of a launch. */
+#ifndef OFFLOAD_STEP_H
+#define OFFLOAD_STEP_H
+#include <cuda.h>
+#include <stdbool.h>
+
+/* A launch as the hooks saw it, whichever entry point it came through. */
+struct launch {
+  CUfunction function;
+  unsigned grid[3], block[3];
+  unsigned shared_bytes;
+  CUstream stream;
+  bool per_thread;  /* came through a _ptsz entry: stream 0 is the per-thread stream */
+  bool plain;       /* no launch attributes, not cooperative */
+  void **kernel_parameters, **extra;
+};
+
+/* True when the launch was taken over and *result is what the program gets; false: hand it to the driver unchanged. */
+bool step_launch(const struct launch *, CUresult *result);
+
+/* Function handles may be re-used from now on: forget what was recognised. */
+void step_forget_functions(void);
+
+/* A context goes away: drains what is in flight in it and drops our streams, modules and staging there. Before the real
+   call. */
+void step_forget_context(CUcontext context);
+
+/* A kernel's name was registered with the runtime or looked up: remembers whether a known Adam kernel is among them. */
+void step_kernel_seen(const char *name);
+bool step_adam_seen(void);
+
+/* The process exits: bounded wait for what is in flight, then releases it as failed. */
+void step_finish(void);
+#endif
