@@ -86,6 +86,13 @@ struct gpusim_launch {
 int gpusim_kernel_run(struct gpusim_kernel *, const uint8_t *parameters,
                       const struct gpusim_launch *, char *error, size_t error_bytes);
 
+/* ---- names (lookup.c) ---- */
+
+/* The function that cuGetProcAddress answers for a base name: the newest one not newer than `version`, in its
+   per-thread-stream form where asked for and existing. *symbol (may be NULL) is its full name. NULL when there is
+   none; then *symbol names the oldest form that is newer than `version`, or is NULL for an unknown name. */
+void *gpusim_lookup(const char *base, int version, int per_thread, const char **symbol);
+
 /* ---- the run report (report.c): counters from counters.def, written as JSON to GPUSIM_REPORT at exit ---- */
 enum gpusim_counter {
 #define COUNTER(name, help) GPUSIM_COUNT_##name,
