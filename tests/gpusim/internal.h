@@ -17,6 +17,8 @@
 #include <stdint.h>
 
 /* ---- settings (settings.c): one field per line of switches.def, read once in cuInit ---- */
+typedef uint64_t bytes_t;
+typedef const char *text;
 struct gpusim_settings {
 #define SWITCH(field, NAME, type, initial, help) type field;
 #include "switches.def"
