@@ -1,18 +1,20 @@
 /* The CPU step's interface: what liboffload.so takes from its companion liboffload-adam.so.
 
-   The companion exports one symbol, `offload_adam`, that returns a table of functions. It knows nothing of CUDA.
-   Everything is fp32 in memory. The gradient, the moments and the update of a job never overlap; starts need only the
-   alignment of a float. Denormals, infinities and NaN are results like any other: round to nearest, no flushing, and a
-   NaN is always stored as 0x7fffffff, the GPU's own (facts: x86 would keep payloads).
+   The companion exports one symbol, `offload_adam`, that returns a table of functions. It knows
+   nothing of CUDA. Everything is fp32 in memory. The gradient, the moments and the update of a job
+   never overlap; starts need only the alignment of a float. Denormals, infinities and NaN are
+   results like any other: round to nearest, no flushing, and a NaN is always stored as 0x7fffffff,
+   the GPU's own (facts: x86 would keep payloads).
 
-   Formulas: shared/facts/exact/adam_formulas.c, read out of PyTorch's wheels. With G the gradient (negated for maximize,
-   L2 decay already added), f() one rounding to float, everything inside f() double:
+   Formulas: shared/facts/exact/adam_formulas.c, read out of PyTorch's wheels. With G the gradient
+   (negated for maximize, L2 decay already added), f() one rounding to float, everything inside f()
+   double:
 
      generation OLD, DOUBLE   M = f(fma(m, b1, (1-b1)*G))       V = f(fma(v, b2, ((1-b2)*G)*G))
                               u = (ss*M) / f((double)(sqrtf(V)/s2) + eps)
      generation FLOAT         M = fmaf(b1, m, fmaf(-b1, G, G))  V = fmaf(b2, v, fmaf(-b2, G*G, G*G))
-                              u = (ss*M) / (sqrtf(V)/s2 + eps)          (b1, b2, eps rounded to float first)
-     the parameter, on the GPU:  p = decay(p) - u */
+                              u = (ss*M) / (sqrtf(V)/s2 + eps)          (b1, b2, eps rounded to
+   float first) the parameter, on the GPU:  p = decay(p) - u */
 #ifndef OFFLOAD_ADAM_H
 #define OFFLOAD_ADAM_H
 #include <stdbool.h>
@@ -28,7 +30,8 @@ enum adam_generation { ADAM_OLD, ADAM_DOUBLE, ADAM_FLOAT, ADAM_GENERATIONS };
 /* Where weight decay enters: Adam adds wd*p to the gradient, AdamW shrinks p by lr*wd first. */
 enum adam_mode { ADAM_L2, ADAM_W };
 
-/* Whether the compiler fused the product of the weight decay with the sum. NONE: wd == 0 at this launch. */
+/* Whether the compiler fused the product of the weight decay with the sum. NONE: wd == 0 at this
+ * launch. */
 enum adam_decay { ADAM_DECAY_NONE, ADAM_DECAY_FUSED, ADAM_DECAY_UNFUSED };
 
 /* One arithmetic that a kernel may turn out to have. */
@@ -38,7 +41,8 @@ struct adam_candidate {
   enum adam_decay decay;
 };
 
-/* A launch's own scalars, as the kernel got them. `lr` is the value behind lr_ptr where the launch has one. */
+/* A launch's own scalars, as the kernel got them. `lr` is the value behind lr_ptr where the launch
+ * has one. */
 struct adam_hyper {
   double lr, beta1, beta2, weight_decay, eps;
   bool maximize;
@@ -72,23 +76,25 @@ struct adam_api {
   uint32_t abi;
   const char *version;
 
-  /* A team of `threads` OpenMP threads (1 or more) on the CPUs this thread may run on. NULL with a sentence in `error`
-     when the ISA is not to be had here or there is no memory. */
+  /* A team of `threads` OpenMP threads (1 or more) on the CPUs this thread may run on. NULL with a
+     sentence in `error` when the ISA is not to be had here or there is no memory. */
   struct adam_team *(*team_create)(int threads, enum adam_isa isa, char *error, size_t error_bytes);
   void (*team_destroy)(struct adam_team *);
   enum adam_isa (*team_isa)(const struct adam_team *);
   int (*team_threads)(const struct adam_team *);
 
-  /* Carries out a job; returns when every element is done. Sets MXCSR/FPCR in every thread each time. */
+  /* Carries out a job; returns when every element is done. Sets MXCSR/FPCR in every thread each
+   * time. */
   void (*step)(struct adam_team *, const struct adam_job *);
 
-  /* Scalars by libm. `nudge1`, `nudge2` move beta1^step and beta2^step by that many units in the last place of the type
-     the kernel computes them in (float for FLOAT, double otherwise): the device's powf is not libm's. */
-  void (*scalars)(enum adam_generation, const struct adam_hyper *, float step, int nudge1, int nudge2,
-                  struct adam_scalars *);
+  /* Scalars by libm. `nudge1`, `nudge2` move beta1^step and beta2^step by that many units in the
+     last place of the type the kernel computes them in (float for FLOAT, double otherwise): the
+     device's powf is not libm's. */
+  void (*scalars)(enum adam_generation, const struct adam_hyper *, float step, int nudge1,
+                  int nudge2, struct adam_scalars *);
 
-  /* The whole kernel, an element at a time, in plain C: p, m, v in place. The reference that calibration and the proof
-     compare with. */
+  /* The whole kernel, an element at a time, in plain C: p, m, v in place. The reference that
+     calibration and the proof compare with. */
   void (*reference)(const struct adam_candidate *, const struct adam_hyper *,
                     const struct adam_scalars *, uint64_t elements, float *p, const float *g,
                     float *m, float *v);

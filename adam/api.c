@@ -1,0 +1,45 @@
+/* The companion's one export, and the floating-point environment around what it computes for
+ * callers. */
+#include "../policy/version.h"
+#include "float_environment.h"
+#include "isa.h"
+#include "scalars.h"
+#include "team.h"
+
+/* Tests build a companion of another ABI by overriding this. */
+#ifndef OFFLOAD_ADAM_ABI_BUILT
+#define OFFLOAD_ADAM_ABI_BUILT OFFLOAD_ADAM_ABI
+#endif
+
+static void api_scalars(enum adam_generation generation, const struct adam_hyper *hyper, float step,
+                        int nudge1, int nudge2, struct adam_scalars *scalars) {
+  const float_environment found = float_environment_enter();
+  scalars_by_libm(generation, hyper, step, nudge1, nudge2, scalars);
+  float_environment_leave(found);
+}
+
+static void api_reference(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
+                          const struct adam_scalars *scalars, uint64_t elements, float *p,
+                          const float *g, float *m, float *v) {
+  const float_environment found = float_environment_enter();
+  reference_step(candidate, hyper, scalars, elements, p, g, m, v);
+  float_environment_leave(found);
+}
+
+static const struct adam_api api = {
+    .abi = OFFLOAD_ADAM_ABI_BUILT,
+    .version = OFFLOAD_VERSION,
+    .team_create = team_create,
+    .team_destroy = team_destroy,
+    .team_isa = team_isa,
+    .team_threads = team_threads,
+    .step = team_step,
+    .scalars = api_scalars,
+    .reference = api_reference,
+    .generation_name = generation_name,
+    .isa_name = isa_name,
+};
+
+__attribute__((visibility("default"))) const struct adam_api *offload_adam(void) {
+  return &api;
+}

@@ -1,0 +1,32 @@
+# The companion liboffload-adam.so, its twin with another ABI number (for tests), its tests and its bench.
+ADAM_CFLAGS := $(CFLAGS_ALL) -fopenmp -ffp-contract=off
+ADAM_SRC := adam/isa.c adam/team.c adam/scalars.c adam/reference.c adam/kernels_scalar.c
+ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc policy/version.h
+ADAM_MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ifeq ($(ADAM_MACHINE),x86_64)
+ADAM_SRC += adam/kernels_avx2.c adam/kernels_avx512.c
+else ifeq ($(ADAM_MACHINE),aarch64)
+ADAM_SRC += adam/kernels_neon.c
+endif
+ADAM_OBJS := $(ADAM_SRC:%.c=$(B)/%.o)
+ADAM_LIBS := -fopenmp -lm
+
+# Each instruction set's flags for its own file and no other: the rest must run on every machine.
+$(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma
+$(B)/adam/kernels_avx512.o: ADAM_CFLAGS += -mavx512f
+
+$(B)/adam/%.o: adam/%.c $(ADAM_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -c $< -o $@
+
+$(B)/liboffload-adam.so: $(ADAM_OBJS) $(B)/adam/api.o
+	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
+ALL += $(B)/liboffload-adam.so
+
+$(B)/adam/api-other-abi.o: adam/api.c $(ADAM_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) '-DOFFLOAD_ADAM_ABI_BUILT=(OFFLOAD_ADAM_ABI + 1u)' -c $< -o $@
+$(B)/test/liboffload-adam-other-abi.so: $(ADAM_OBJS) $(B)/adam/api-other-abi.o
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
+TEST_FIXTURES += $(B)/test/liboffload-adam-other-abi.so

@@ -1,0 +1,13 @@
+/* Scalars and the reference arithmetic: see adam.h. Called by api.c, which sets the floating-point
+   environment, and by tests. */
+#ifndef OFFLOAD_ADAM_SCALARS_H
+#define OFFLOAD_ADAM_SCALARS_H
+#include "adam.h"
+
+void scalars_by_libm(enum adam_generation, const struct adam_hyper *, float step, int nudge1,
+                     int nudge2, struct adam_scalars *);
+void reference_step(const struct adam_candidate *, const struct adam_hyper *,
+                    const struct adam_scalars *, uint64_t elements, float *p, const float *g,
+                    float *m, float *v);
+const char *generation_name(enum adam_generation);
+#endif

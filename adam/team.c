@@ -1,0 +1,169 @@
+/* The worker team: splits a job into one range of elements per OpenMP thread.
+
+   The threads belong to the OpenMP runtime and to the thread that calls team_step; the team only
+   says how many, which kernels, and on which CPUs. Nothing of OpenMP's environment decides here:
+   the number of threads is explicit, and each thread takes the CPUs that the creator of the team
+   was allowed, whatever OMP_PROC_BIND or OMP_PLACES would have it do. Should the runtime give fewer
+   threads than asked for (OMP_THREAD_LIMIT), the ranges follow what it gave. */
+#define _GNU_SOURCE /* cpu_set_t */
+#include "team.h"
+#include "float_environment.h"
+#include "isa.h"
+#include <errno.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  /* Below this a job is done by the caller alone: waking a team costs some microseconds. */
+  ELEMENTS_WORTH_A_TEAM = 32768,
+  /* Ranges begin at multiples of this: no cache line is written by two threads, few tails. */
+  RANGE_ELEMENTS = 1024,
+  CPUS_MOST = 65536,
+  THREADS_MOST = 4096,
+};
+
+struct adam_team {
+  const struct adam_kernels *kernels;
+  enum adam_isa isa;
+  int threads;
+  uint64_t id; /* never used twice in a process */
+  cpu_set_t *cpus;
+  size_t cpus_bytes;
+  /* What orders the job's memory between caller and team. The runtime's own barriers do so too, but
+     tools that check for races don't see them. */
+  _Atomic unsigned begun, ended;
+};
+
+/* A running number, so that a thread knows whether it has this team's CPUs already. */
+static _Atomic uint64_t teams_created;
+static _Thread_local uint64_t placed_for;
+
+/* The CPUs this thread may run on, in a set as large as the kernel wants it. */
+static bool cpus_allowed(cpu_set_t **cpus, size_t *cpus_bytes) {
+  for (int count = 1024; count <= CPUS_MOST; count *= 2) {
+    cpu_set_t *set = CPU_ALLOC((size_t)count);
+    if (!set)
+      return false;
+    const size_t set_bytes = CPU_ALLOC_SIZE((size_t)count);
+    if (sched_getaffinity(0, set_bytes, set) == 0) {
+      *cpus = set;
+      *cpus_bytes = set_bytes;
+      return true;
+    }
+    const int failure = errno;
+    CPU_FREE(set);
+    if (failure != EINVAL) /* EINVAL: the kernel's set is larger */
+      return false;
+  }
+  return false;
+}
+
+struct adam_team *team_create(int threads, enum adam_isa isa, char *error, size_t error_bytes) {
+  enum adam_isa chosen = ADAM_ISA_SCALAR;
+  if (threads < 1 || threads > THREADS_MOST) {
+    snprintf(error, error_bytes, "%d threads for the CPU step: set OFFLOAD_THREADS to 1 to %d",
+             threads, THREADS_MOST);
+    return NULL;
+  }
+  const struct adam_kernels *kernels =
+      isa_choose(isa, isa_available(), &chosen, error, error_bytes);
+  if (!kernels)
+    return NULL;
+  struct adam_team *team = calloc(1, sizeof *team);
+  if (!team || !cpus_allowed(&team->cpus, &team->cpus_bytes)) {
+    free(team);
+    snprintf(error, error_bytes, "no memory for the CPU step's team of threads");
+    return NULL;
+  }
+  team->kernels = kernels;
+  team->isa = chosen;
+  team->threads = threads;
+  team->id = atomic_fetch_add_explicit(&teams_created, 1, memory_order_relaxed) + 1;
+  return team;
+}
+
+void team_destroy(struct adam_team *team) {
+  if (team)
+    CPU_FREE(team->cpus);
+  free(team);
+}
+
+enum adam_isa team_isa(const struct adam_team *team) {
+  return team->isa;
+}
+
+int team_threads(const struct adam_team *team) {
+  return team->threads;
+}
+
+void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
+  c->beta1 = job->beta1;
+  c->beta2 = job->beta2;
+  c->one_minus_beta1 = 1.0 - job->beta1;
+  c->one_minus_beta2 = 1.0 - job->beta2;
+  c->eps = job->eps;
+  c->beta1_float = (float)job->beta1;
+  c->beta2_float = (float)job->beta2;
+  c->eps_float = (float)job->eps;
+  c->step_size = job->scalars.step_size;
+  c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
+  c->gradient_sign = job->negate ? 0x80000000u : 0;
+}
+
+/* Thread `index` of `threads` does its range. Failing to take the CPUs only costs speed. */
+static void do_range(struct adam_team *team, const struct adam_job *job,
+                     const struct adam_constants *constants, int index, int threads) {
+  if (placed_for != team->id) {
+    sched_setaffinity(0, team->cpus_bytes, team->cpus);
+    placed_for = team->id;
+  }
+  const uint64_t blocks = (job->elements + RANGE_ELEMENTS - 1) / RANGE_ELEMENTS;
+  const uint64_t first = blocks * (uint64_t)index / (uint64_t)threads * RANGE_ELEMENTS;
+  uint64_t end = blocks * ((uint64_t)index + 1) / (uint64_t)threads * RANGE_ELEMENTS;
+  if (end > job->elements)
+    end = job->elements;
+  if (first >= end)
+    return;
+  adam_kernel *kernel =
+      job->generation == ADAM_FLOAT ? team->kernels->float_scalars : team->kernels->double_scalars;
+  const float_environment found = float_environment_enter();
+  kernel(constants, job->gradient + first, job->exp_avg + first, job->exp_avg_sq + first,
+         job->update + first, end - first);
+  float_environment_leave(found);
+}
+
+/* The region's own variables travel through the runtime, which race checkers can't follow: what it
+ * calls is checked. */
+__attribute__((no_sanitize("thread"))) static void
+run_team(struct adam_team *team, const struct adam_job *job,
+         const struct adam_constants *constants) {
+#pragma omp parallel num_threads(team->threads) default(none) shared(team, job, constants)
+  {
+    atomic_load_explicit(&team->begun, memory_order_acquire);
+    do_range(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
+    atomic_fetch_add_explicit(&team->ended, 1, memory_order_release);
+  }
+}
+
+void team_step(struct adam_team *team, const struct adam_job *job) {
+  struct adam_constants constants;
+  const float_environment found = float_environment_enter();
+  adam_constants_of(job, &constants);
+  float_environment_leave(found);
+  if (team->threads == 1 || job->elements < ELEMENTS_WORTH_A_TEAM) {
+    do_range(team, job, &constants, 0, 1);
+    return;
+  }
+  /* This thread's own settings, not the process's: OMP_DYNAMIC may not shrink the team,
+     OMP_MAX_ACTIVE_LEVELS=0 not forbid it. */
+  omp_set_dynamic(0);
+  if (omp_get_max_active_levels() < 1)
+    omp_set_max_active_levels(1);
+  atomic_fetch_add_explicit(&team->begun, 1, memory_order_release);
+  run_team(team, job, &constants);
+  atomic_load_explicit(&team->ended, memory_order_acquire);
+}
