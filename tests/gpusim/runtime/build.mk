@@ -1,0 +1,46 @@
+# The simulated GPU's runtime, generated tables and launcher. Included by tests/gpusim/build.mk.
+
+GPUSIM_GENERATE := tests/gpusim/gen/generate.py
+GPUSIM_GEN := $(B)/gen/gpusim
+GPUSIM_RUNTIME := $(B)/gpusim/runtime
+
+ALL += $(B)/gpusim/libcudart.so.13 $(B)/gpusim/libcudart_static.a $(B)/gpusim/run
+
+# ---- generated sources ----
+$(GPUSIM_GEN)/driver_table.inc: $(GPUSIM_GENERATE) tests/gpusim/gen/driver_names.txt
+	@$(PYTHON) $< driver $(GPUSIM_GEN)
+$(GPUSIM_GEN)/driver_stubs.c: $(GPUSIM_GEN)/driver_table.inc ;
+$(GPUSIM_GEN)/runtime_stubs.c: $(GPUSIM_GENERATE) tests/gpusim/gen/runtime_names.txt
+	@$(PYTHON) $< runtime $(GPUSIM_GEN)
+$(B)/gpusim/run: $(GPUSIM_GENERATE) tests/gpusim/run.sh tests/gpusim/switches.def
+	@$(PYTHON) $< run $@
+
+# ---- the runtime ----
+# Compiled a second time for per-thread default streams; runtime.h says why.
+GPUSIM_RUNTIME_TWICE := driver launch copy stream
+GPUSIM_RUNTIME_ROOMS := $(basename $(notdir $(wildcard tests/gpusim/runtime/*.c)))
+GPUSIM_RUNTIME_OBJECTS := $(GPUSIM_RUNTIME_ROOMS:%=$(GPUSIM_RUNTIME)/%.o) \
+  $(GPUSIM_RUNTIME_TWICE:%=$(GPUSIM_RUNTIME)/per_thread/%.o) $(GPUSIM_RUNTIME)/runtime_stubs.o
+# The version script and the archive decide what is exported.
+GPUSIM_RUNTIME_CFLAGS := $(CFLAGS_ALL) -fvisibility=default $(CUDA_INC) -MMD -MP
+
+$(GPUSIM_RUNTIME)/%.o: tests/gpusim/runtime/%.c
+	@mkdir -p $(@D)
+	$(CC) $(GPUSIM_RUNTIME_CFLAGS) -c -o $@ $<
+$(GPUSIM_RUNTIME)/per_thread/%.o: tests/gpusim/runtime/%.c
+	@mkdir -p $(@D)
+	$(CC) $(GPUSIM_RUNTIME_CFLAGS) -DCUDA_API_PER_THREAD_DEFAULT_STREAM -c -o $@ $<
+$(GPUSIM_RUNTIME)/runtime_stubs.o: $(GPUSIM_GEN)/runtime_stubs.c
+	@mkdir -p $(@D)
+	$(CC) $(GPUSIM_RUNTIME_CFLAGS) -c -o $@ $<
+-include $(GPUSIM_RUNTIME_OBJECTS:.o=.d)
+
+# -Bsymbolic-functions: as in NVIDIA's runtime, its own calls don't meet a preloaded library's functions.
+$(B)/gpusim/libcudart.so.13: $(GPUSIM_RUNTIME_OBJECTS) tests/gpusim/runtime/exports.map
+	$(CC) $(CFLAGS_ALL) $(HARDEN) -shared -Wl,-Bsymbolic-functions -Wl,-soname,$(@F) \
+	  -Wl,--version-script=tests/gpusim/runtime/exports.map -o $@ $(GPUSIM_RUNTIME_OBJECTS) -ldl -lpthread
+# One object, so that no weak stub can hide the real function in another member of the archive.
+$(B)/gpusim/libcudart_static.a: $(GPUSIM_RUNTIME_OBJECTS)
+	@rm -f $@
+	$(CC) -r -nostdlib -o $(GPUSIM_RUNTIME)/libcudart_static.o $(GPUSIM_RUNTIME_OBJECTS)
+	$(AR) rcsD $@ $(GPUSIM_RUNTIME)/libcudart_static.o
