@@ -1,0 +1,22 @@
+# charlm, an ordinary CUDA program that knows nothing of the library: shared runtime, PTX embedded.
+CHARLM_DIR := integration/charlm
+CHARLM_KERNELS := $(shell sed -n 's/^KERNEL.\([a-z0-9_]*\),.*/\1/p' $(CHARLM_DIR)/kernels/kernels.def)
+CHARLM_SOURCES := $(addprefix $(CHARLM_DIR)/,main.cc options.cc allocator.cc corpus.cc model.cu optimizer.cu \
+  checkpoint.cc summary.cc kernels/fused_adam.cc) \
+  $(foreach k,$(CHARLM_KERNELS),$(foreach m,adam adamw,$(CHARLM_DIR)/kernels/$(k)/fused_$(m)_impl.cu))
+CHARLM_OBJECTS := $(CHARLM_SOURCES:%=$(B)/%.o)
+# PTX serves every later GPU (and the simulated one); machine code spares the common ones the compilation.
+CHARLM_ARCH ?= -gencode arch=compute_75,code=compute_75 -gencode arch=compute_80,code=sm_80 \
+  -gencode arch=compute_90,code=sm_90
+CHARLM_FLAGS := -std=c++17 -O2 -I$(CHARLM_DIR) $(CHARLM_ARCH) -Xcompiler -Wall,-Wextra
+
+ALL += $(B)/charlm
+
+$(B)/$(CHARLM_DIR)/%.o: $(CHARLM_DIR)/%
+	@mkdir -p $(@D)
+	$(NVCC) $(CHARLM_FLAGS) -MMD -MF $(@:.o=.d) -c -o $@ $<
+
+$(B)/charlm: $(CHARLM_OBJECTS)
+	$(NVCC) $(CHARLM_ARCH) -cudart shared -o $@ $^
+
+-include $(CHARLM_OBJECTS:.o=.d)

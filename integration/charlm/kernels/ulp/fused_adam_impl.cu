@@ -1,0 +1,7 @@
+// Adam (L2 penalty), with bias correction 1 one ulp too big from step 3 on.
+#define FUSED_LAYOUT 3336
+#define FUSED_SCALARS float
+#define FUSED_MODE ADAM_MODE::ORIGINAL
+#define FUSED_ENTRY fused_adam_ulp
+#define FUSED_BIAS_ULP
+#include "kernels/fused_impl.cuh"

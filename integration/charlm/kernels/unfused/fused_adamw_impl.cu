@@ -1,0 +1,7 @@
+// AdamW (decoupled decay), with a weight decay that is rounded twice.
+#define FUSED_LAYOUT 3336
+#define FUSED_SCALARS float
+#define FUSED_MODE ADAM_MODE::ADAMW
+#define FUSED_ENTRY fused_adamw_unfused
+#define FUSED_DECAY_UNFUSED
+#include "kernels/fused_impl.cuh"

@@ -1,0 +1,184 @@
+// The model's tensors and the order of its kernels; see model.h.
+#include "model.h"
+
+#include "cuda_check.h"
+#include "model_kernels.cuh"
+
+#include <cmath>
+#include <type_traits>
+
+namespace charlm {
+namespace {
+
+unsigned blocks_for(uint64_t threads) {
+  return static_cast<unsigned>((threads + threads_per_block - 1) / threads_per_block);
+}
+
+// splitmix64, upper bits, uniform in [-1, 1).
+float uniform(uint64_t &state) {
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<float>((z ^ (z >> 31)) >> 40) * 0x1p-23f - 1.0f;
+}
+
+} // namespace
+
+struct Model::Activations {
+  int *rows, *next, *first, *targets;
+  float *x, *hidden, *logits, *loss, *hidden_gradient, *x_gradient;
+};
+
+Model::Model(const Options &options, const Corpus &corpus, CachingAllocator &allocator,
+             cudaStream_t stream)
+    : options_(options), vocabulary_(corpus.vocabulary), characters_(corpus.classes.size()),
+      allocator_(allocator), stream_(stream) {
+  text_ = allocator_.allocate_array<uint8_t>(characters_, Purpose::lasting, "the text");
+  CUDA_CHECK(cudaMemcpy(text_, corpus.classes.data(), characters_, cudaMemcpyHostToDevice));
+  losses_ = allocator_.allocate_array<float>(options.steps, Purpose::lasting, "the losses");
+  const uint64_t width = options.embedding, hidden = options.hidden;
+  for (uint64_t t = 0; t < options.tables; t++)
+    add_tensor("table " + std::to_string(t), options.rows * width,
+               0.5 / static_cast<double>(options.tables));
+  add_tensor("hidden weight", width * hidden, 1.5 / std::sqrt(static_cast<double>(width)));
+  add_tensor("hidden bias", hidden, 0);
+  add_tensor("output weight", hidden * vocabulary_, 0.5 / std::sqrt(static_cast<double>(hidden)));
+  add_tensor("output bias", vocabulary_, 0);
+}
+
+Model::~Model() {
+  for (Tensor &tensor : tensors_) {
+    allocator_.free(tensor.parameter);
+    allocator_.free(tensor.gradient);
+    allocator_.free(tensor.exp_avg_place);
+    allocator_.free(tensor.exp_avg_sq_place);
+  }
+  allocator_.free(text_);
+  allocator_.free(losses_);
+}
+
+// Neighbours are had by cutting one block that is big enough for all three.
+void Model::add_tensor(const std::string &name, uint64_t elements, double scale) {
+  const size_t bytes = elements * sizeof(float);
+  Tensor tensor;
+  tensor.name = name;
+  tensor.elements = static_cast<int64_t>(elements);
+  if (options_.share_piece)
+    allocator_.free(allocator_.allocate(3 * ((bytes + 511) / 512 * 512), Purpose::lasting, name));
+  tensor.parameter = allocator_.allocate_array<float>(elements, Purpose::lasting, name);
+  if (options_.share_piece) {
+    tensor.exp_avg_place = allocator_.allocate(bytes, Purpose::lasting, "a place beside " + name);
+    tensor.exp_avg_sq_place =
+        allocator_.allocate(bytes, Purpose::lasting, "a place beside " + name);
+  }
+  tensors_.push_back(tensor);
+  std::vector<float> values(elements);
+  uint64_t state = options_.seed * 1000003u + tensors_.size();
+  for (float &value : values)
+    value = uniform(state) * static_cast<float>(scale);
+  CUDA_CHECK(cudaMemcpy(tensor.parameter, values.data(), bytes, cudaMemcpyHostToDevice));
+}
+
+void Model::allocate_gradients() {
+  for (Tensor &tensor : tensors_)
+    if (!tensor.gradient)
+      tensor.gradient = allocator_.allocate_array<float>(
+          static_cast<size_t>(tensor.elements), Purpose::lasting, "the gradient of " + tensor.name);
+}
+
+void Model::forward_backward(uint64_t step, float gradient_factor) {
+  const size_t batch = options_.batch, tables = options_.tables;
+  std::vector<void *> blocks;
+  auto activation = [&](size_t elements, auto *type, const char *what) {
+    auto *block = allocator_.allocate_array<std::remove_reference_t<decltype(*type)>>(
+        elements, Purpose::activation, what);
+    blocks.push_back(block);
+    return block;
+  };
+  int *const integers = nullptr;
+  float *const floats = nullptr;
+  Activations a;
+  a.rows = activation(tables * batch, integers, "the rows of a batch");
+  a.next = activation(tables * batch, integers, "the chains of a batch");
+  a.first = activation(tables * batch, integers, "the chains of a batch");
+  a.targets = activation(batch, integers, "the targets");
+  a.x = activation(batch * options_.embedding, floats, "the summed rows");
+  a.hidden = activation(batch * options_.hidden, floats, "the hidden layer");
+  a.logits = activation(batch * vocabulary_, floats, "the logits");
+  a.loss = activation(batch, floats, "the losses of a batch");
+  forward(a, step);
+  softmax_loss<<<blocks_for(batch), threads_per_block, 0, stream_>>>(
+      a.logits, a.targets, static_cast<int>(batch), static_cast<int>(vocabulary_), gradient_factor,
+      a.loss);
+  mean<<<1, threads_per_block, 0, stream_>>>(a.loss, static_cast<int>(batch), losses_ + step - 1);
+  a.hidden_gradient = activation(batch * options_.hidden, floats, "the hidden layer's gradient");
+  a.x_gradient = activation(batch * options_.embedding, floats, "the rows' gradient");
+  allocate_gradients();
+  backward(a);
+  CUDA_CHECK(cudaGetLastError());
+  for (void *block : blocks)
+    allocator_.free(block);
+}
+
+void Model::forward(const Activations &a, uint64_t step) {
+  const int batch = static_cast<int>(options_.batch), width = static_cast<int>(options_.embedding);
+  const int hidden = static_cast<int>(options_.hidden), vocabulary = static_cast<int>(vocabulary_);
+  const int tables = static_cast<int>(options_.tables);
+  Tables values;
+  for (int t = 0; t < tables; t++)
+    values.values[t] = tensors_[static_cast<size_t>(t)].parameter;
+  const Tensor *dense = &tensors_[options_.tables];
+  choose_batch<<<blocks_for(options_.batch), threads_per_block, 0, stream_>>>(
+      text_, characters_, static_cast<uint32_t>(options_.seed), static_cast<uint32_t>(step), batch,
+      tables, static_cast<uint32_t>(options_.rows), static_cast<int>(options_.context), a.rows,
+      a.targets);
+  link_rows<<<dim3(blocks_for(options_.batch), static_cast<unsigned>(tables)), threads_per_block, 0,
+              stream_>>>(a.rows, batch, a.next, a.first);
+  sum_rows<<<blocks_for(options_.batch * options_.embedding), threads_per_block, 0, stream_>>>(
+      values, tables, a.rows, batch, width, a.x);
+  linear<<<blocks_for(options_.batch * options_.hidden), threads_per_block, 0, stream_>>>(
+      a.x, dense[0].parameter, dense[1].parameter, batch, width, hidden, true, a.hidden);
+  linear<<<blocks_for(options_.batch * vocabulary_), threads_per_block, 0, stream_>>>(
+      a.hidden, dense[2].parameter, dense[3].parameter, batch, hidden, vocabulary, false, a.logits);
+}
+
+void Model::backward(const Activations &a) {
+  const int batch = static_cast<int>(options_.batch), width = static_cast<int>(options_.embedding);
+  const int hidden = static_cast<int>(options_.hidden), vocabulary = static_cast<int>(vocabulary_);
+  const unsigned tables = static_cast<unsigned>(options_.tables);
+  const Tensor *dense = &tensors_[options_.tables];
+  Tables gradients;
+  for (unsigned t = 0; t < tables; t++) {
+    gradients.values[t] = tensors_[t].gradient;
+    CUDA_CHECK(cudaMemsetAsync(tensors_[t].gradient, 0,
+                               static_cast<size_t>(tensors_[t].elements) * sizeof(float), stream_));
+  }
+  linear_parameter_gradients<<<blocks_for((options_.hidden + 1) * vocabulary_), threads_per_block,
+                               0, stream_>>>(a.hidden, a.logits, batch, hidden, vocabulary,
+                                             dense[2].gradient, dense[3].gradient);
+  linear_input_gradient<<<blocks_for(options_.batch * options_.hidden), threads_per_block, 0,
+                          stream_>>>(a.logits, dense[2].parameter, a.hidden, batch, hidden,
+                                     vocabulary, a.hidden_gradient);
+  linear_parameter_gradients<<<blocks_for((options_.embedding + 1) * options_.hidden),
+                               threads_per_block, 0, stream_>>>(
+      a.x, a.hidden_gradient, batch, width, hidden, dense[0].gradient, dense[1].gradient);
+  linear_input_gradient<<<blocks_for(options_.batch * options_.embedding), threads_per_block, 0,
+                          stream_>>>(a.hidden_gradient, dense[0].parameter, nullptr, batch, width,
+                                     hidden, a.x_gradient);
+  row_gradients<<<dim3(blocks_for(options_.batch * options_.embedding), tables), threads_per_block,
+                  0, stream_>>>(gradients, a.rows, a.next, a.first, a.x_gradient, batch, width);
+}
+
+std::vector<Tensor> &Model::tensors() {
+  return tensors_;
+}
+
+const std::vector<Tensor> &Model::tensors() const {
+  return tensors_;
+}
+
+const float *Model::losses() const {
+  return losses_;
+}
+
+} // namespace charlm
