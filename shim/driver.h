@@ -5,7 +5,11 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
+/* Names that cuda.h maps to newer versions; hooks.def means each symbol literally. */
 #undef cuGetProcAddress
+#undef cuStreamBeginCapture
+#undef cuMemcpyBatchAsync
+#undef cuMemcpy3DBatchAsync
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper of ours exists,
    hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL where the driver lacks the name. */
@@ -22,7 +26,9 @@ extern struct driver driver;
    loaded. Holds no lock across loader calls. */
 bool driver_resolve(void);
 
-#define HOOK(symbol, base, version, per_thread, parameters, arguments) CUresult hook_##symbol parameters;
+/* The wrappers. Each is exported under the driver's own name, so that direct links meet the very same function. */
+#define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \
+  CUresult hook_##symbol parameters __asm__(#symbol) __attribute__((visibility("default")));
 #define USE(symbol, base, version)
 #include "hooks.def"
 #undef HOOK
