@@ -1,12 +1,13 @@
 /* Memory ranges: a device allocation as one reservation of addresses, backed piece by piece.
 
      base            base+bytes      base+mapped_bytes
-      | piece 0 | piece 1 | piece 2 |        each piece: one handle, mapped whole, on the device or on the host
+      | piece 0 | piece 1 | piece 2 |        each piece: one handle, mapped whole, on the device or
+   on the host
       `---------- reservation ------'
 
-   A handle is the unit of moving, since the driver unmaps only whole mappings (cuda.h, cuMemUnmap). A tensor keeps its
-   address wherever its pieces are. Piece state changes only under the enqueue lock; the table is read under its own
-   read-write lock, never held across a driver call. */
+   A handle is the unit of moving, since the driver unmaps only whole mappings (cuda.h, cuMemUnmap).
+   A tensor keeps its address wherever its pieces are. Piece state changes only under the enqueue
+   lock; the table is read under its own read-write lock, never held across a driver call. */
 #ifndef OFFLOAD_RANGE_H
 #define OFFLOAD_RANGE_H
 #include <cuda.h>
@@ -15,21 +16,43 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Frameworks round blocks to 512 bytes: coverage is kept at that grain, and padding counts as its tensor's. */
+/* Frameworks round blocks to 512 bytes: coverage is kept at that grain, and padding counts as its
+ * tensor's. */
 enum { COVERAGE_GRAIN = 512 };
 
+/* Streams remembered per range for what moving must wait for; with more, the range's pieces stay
+ * where they are. */
+enum { RANGE_STREAMS = 32 };
+
 enum piece_tier { PIECE_DEVICE, PIECE_HOST };
+enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_HOME };
 
 struct piece {
   CUmemGenericAllocationHandle handle;
   enum piece_tier tier;
-  bool provisional;     /* began on the host because the device was full; confirmed or sent home by the next step */
-  bool foreign_touched; /* something not ours used it since the last step; set without the lock, hence atomic in use */
-  unsigned streak;      /* steps in a row that covered it whole */
-  unsigned streak_needed; /* 1 to begin with, 2 once it was sent home */
-  uint64_t *covered;    /* bit per COVERAGE_GRAIN named by the present step, NULL when none */
-  uint32_t covered_count;
-  uint32_t covered_last; /* covered_count at the end of the last step */
+  enum piece_plan plan; /* of the step boundary at hand (state.c) */
+  bool provisional; /* began on the host because the device was full; confirmed or sent home by the
+                       next step */
+  _Atomic bool foreign_touched; /* something not ours used it since the last step; set without the
+                                   enqueue lock */
+  unsigned
+      streak; /* steps in a row that covered it whole and in which nothing foreign touched it */
+  unsigned streak_needed;             /* 1 to begin with, 2 once it was sent home */
+  size_t covered_bytes;               /* of state, padding included, by the last step */
+  size_t named_bytes, followed_bytes; /* of state, padding excluded; of these, with a partner that
+                                         is or goes to the host */
+};
+
+/* Known state inside a range, [start, end), for the scan of parameters. */
+struct extent {
+  uintptr_t start, end;
+};
+
+/* A stream that touched the range, and whether it did so since a move last waited for it. 0: slot
+ * free. */
+struct range_stream {
+  _Atomic uintptr_t stream;
+  _Atomic bool since_wait;
 };
 
 struct range {
@@ -39,31 +62,66 @@ struct range {
   struct piece *pieces;
   CUcontext context;
   CUdevice device;
-  uint64_t id;    /* answers CU_POINTER_ATTRIBUTE_BUFFER_ID */
-  bool immovable; /* exported, retained, registered or captured */
+  uint64_t id;            /* answers CU_POINTER_ATTRIBUTE_BUFFER_ID */
+  _Atomic bool immovable; /* exported, retained, registered or captured */
   _Atomic uint32_t host_pieces;
+
+  _Atomic bool has_state; /* a recognised launch named something in it */
+  struct extent *known;   /* sorted; changed under the table's write lock */
+  size_t known_count;
+  struct range_stream streams[RANGE_STREAMS];
+  _Atomic bool streams_lost; /* more streams than slots */
+  _Atomic uint64_t
+      touches; /* foreign ones so far: a move gives up a piece when it changes meanwhile */
 };
 
-/* The range that contains an address, or NULL. Lock-free for addresses outside every range (two comparisons). The pointer
-   stays valid while the program doesn't free that allocation. */
+/* The range that contains an address, or NULL. Lock-free for addresses outside every range (two
+   comparisons). The pointer stays valid while the program doesn't free that allocation. */
 struct range *range_find(uintptr_t address);
 
-/* True when every byte of [address, address+bytes) lies on host pieces of one range. Under the enqueue lock. */
+/* True when every byte of [address, address+bytes) lies on host pieces of one range. Under the
+ * enqueue lock. */
 bool range_on_host(uintptr_t address, size_t bytes);
 
 /* Whether any range has host pieces: the cheap question before a parameter scan. */
 bool range_any_host(void);
 
-/* Size of a piece on this device: the larger of the driver's granularities for device and host handles, or OFFLOAD_PIECE. */
+/* Size of a piece on this device: the larger of the driver's granularities for device and host
+ * handles, or OFFLOAD_PIECE. */
 size_t range_piece_bytes(CUdevice device);
 
-/* Makes a range of `bytes` on the current device, every piece on `tier`. CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY, or
-   CUDA_ERROR_NOT_SUPPORTED when a native allocation should be made instead. */
+/* Makes a range of `bytes` on the current device, every piece on `tier`. CUDA_SUCCESS,
+   CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_SUPPORTED when a native allocation should be made
+   instead. Not under the enqueue lock. */
 CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier);
 
-/* Frees a range after everything queued on it is done (as cuMemFree does). */
+/* Frees a range after everything queued on it is done (as cuMemFree does). Takes the enqueue lock
+   itself; forgets the state in it. While a capture is open the memory is given back later. */
 CUresult range_destroy(struct range *);
 
-/* All ranges of a context whose memory the driver is about to take away. */
+/* All ranges of a context whose memory the driver is about to take away, and what moving keeps
+   there. Before the real call, not under the enqueue lock. */
 void range_forget_context(CUcontext context);
+
+/* For the memory rooms. The table's read lock: ranges can't go away under it; never across a driver
+   call. `range_held` is range_find under it. */
+void range_table_hold(void);
+void range_table_release(void);
+struct range *range_held(uintptr_t address);
+
+/* All ranges, as an array the caller frees; they stay valid under the enqueue lock. NULL when none
+ * or without memory. */
+struct range **range_list(size_t *count);
+
+/* Replaces a range's known state (takes over `known`), and says that what is watched may have
+ * changed. */
+void range_set_known(struct range *, struct extent *known, size_t count);
+
+/* The addresses between which watched ranges lie: those with state or with host pieces. Empty: low
+ * > high. */
+void range_watched(uintptr_t *low, uintptr_t *high);
+void range_watch_changed(void);
+
+/* Whether a live range has exactly this size. */
+bool range_size_live(size_t bytes);
 #endif

@@ -1,10 +1,12 @@
-/* What is known to be optimizer state, and where it should live. The step tells which tensors a recognised launch names;
-   from that come coverage, the beginning of a new step, what moves to the host and what goes home.
+/* What is known to be optimizer state, and where it should live. The step tells which tensors a
+   recognised launch names; from that come coverage, the beginning of a new step, what moves to the
+   host and what goes home.
 
-   A step begins when a launch names a state address that the present step has already named. At that moment the last
-   step's coverage is complete: a piece wholly covered by it, whose partner (m for v, v for m) can follow, moves; a host
-   piece that it did not cover, or that something foreign touched, goes home if there is room. All under the enqueue lock,
-   behind events on the streams that touched the piece; never while any capture is open. */
+   A step begins when a launch names a state address that the present step has already named. At
+   that moment the last step's coverage is complete: a piece wholly covered by it, whose partner (m
+   for v, v for m) can follow, moves; a host piece that it did not cover, or that something foreign
+   touched, goes home if there is room. All under the enqueue lock, behind events on the streams
+   that touched the piece; never while any capture is open. */
 #ifndef OFFLOAD_STATE_H
 #define OFFLOAD_STATE_H
 #include <cuda.h>
@@ -16,22 +18,30 @@
 struct state_tensor {
   uintptr_t exp_avg, exp_avg_sq;
   size_t bytes; /* of each */
+  size_t first; /* byte of each at which this launch's blocks begin: not 0 only for a tensor split
+                   over launches, whose later parts must not look like a new step */
 };
 
-/* Tells that a recognised launch on `stream` (already normalised for per-thread) names these tensors. Moves pieces when a
-   new step begins. Returns CUDA_SUCCESS even when nothing could move (a reason is reported); an error only when memory is
-   in a state that can't be put back, then the hooks have stopped. Under the enqueue lock, before anything of the launch is
-   enqueued. */
+/* Tells that a recognised launch on `stream` (already normalised for per-thread) names these
+   tensors. Moves pieces when a new step begins. Returns CUDA_SUCCESS even when nothing could move
+   (a reason is reported); an error only when memory is in a state that can't be put back, then the
+   hooks have stopped. Under the enqueue lock, before anything of the launch is enqueued. */
 CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream);
 
 /* Number of the present step, from 1; 0 before the first recognised launch. */
 uint64_t state_step(void);
 
-/* A launch that is not recognised: looks for addresses of state among its parameters. Costs a load when there is no state.
-   `parameters` as in cuLaunchKernel; exactly one of kernel_parameters and extra is used. */
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters, void **extra);
+/* Function handles may be re-used from now on: forget the parameter sizes known for them. */
+void state_forget_functions(void);
 
-/* A copy or memset that touches [address, address+bytes); reads leave state in place, writes send it home. */
+/* A launch that is not recognised: looks for addresses of state among its parameters. Costs a load
+   when there is no state. `parameters` as in cuLaunchKernel; exactly one of kernel_parameters and
+   extra is used. */
+void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
+                          void **extra);
+
+/* A copy or memset that touches [address, address+bytes); reads leave state in place, writes send
+ * it home. */
 void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes);
 
 /* A stream is about to be destroyed: events take its place in what moving waits for. */
@@ -40,6 +50,7 @@ void state_stream_destroyed(CUstream stream);
 /* The allocation [base, base+bytes) is freed: forget tensors in it. */
 void state_forget(uintptr_t base, size_t bytes);
 
-/* Device memory is short on this thread: moves known state out now. Bytes freed. Under the enqueue lock. */
+/* Device memory is short on this thread: moves known state out now. Bytes freed. Under the enqueue
+ * lock. */
 size_t state_evict(size_t wanted_bytes);
 #endif

@@ -1,0 +1,29 @@
+/* Moving pieces between the device and the host at the same address. Callers: state.c (under the
+   enqueue lock, while no capture is open). Invariants: a piece is unmapped only after everything
+   queued on it is done; its old handle is released last, so that it can be put back; the host waits
+   for events of single streams, never for a device. */
+#ifndef OFFLOAD_MOVE_H
+#define OFFLOAD_MOVE_H
+#include "range.h"
+
+struct move_item {
+  struct range *range;
+  uint32_t piece;
+};
+
+/* Moves pieces of ranges of the current context to `tier`, in batches, after the work that `stream`
+   (and whatever other stream touched them) has queued. `stream` may be NULL with `wait` false.
+   CUDA_SUCCESS although fewer than `count` moved
+   (*moved tells; a reason was reported); an error only when a piece could be put neither here nor
+   there: hooks have then stopped. */
+CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tier tier,
+                     CUstream stream, bool wait, size_t *moved);
+
+/* Drops the move stream, events and scratch addresses of a context. Under the enqueue lock; the
+ * context is drained. */
+void move_forget_context(CUcontext context);
+
+/* How long the host waits for streams before it puts a move off: a rank that waits for a peer which
+ * waits for us. */
+extern uint64_t move_wait_ns;
+#endif

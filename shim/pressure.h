@@ -1,0 +1,16 @@
+/* A device that ran out of memory. The first failing request of a size on a thread is answered out
+   of memory: frameworks then release what they cache and ask again. The second is helped. */
+#ifndef OFFLOAD_PRESSURE_H
+#define OFFLOAD_PRESSURE_H
+#include <cuda.h>
+#include <stddef.h>
+
+/* `first` is what range_create(DEVICE) said; anything but CUDA_ERROR_OUT_OF_MEMORY comes back at
+   once. CUDA_SUCCESS with a range, or CUDA_ERROR_OUT_OF_MEMORY. Not under the enqueue lock. */
+CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first);
+
+/* An allocation of at least OFFLOAD_MIN_ALLOCATION that stays native began or ended its life: its
+   size may be repeated by state. Freeing an unknown pointer is nothing. */
+void pressure_native_allocated(CUdeviceptr pointer, size_t bytes);
+void pressure_native_freed(CUdeviceptr pointer);
+#endif
