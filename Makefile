@@ -11,6 +11,7 @@ PYTHON ?= python3
 # The CUDA toolkit: only headers for the library itself; nvcc for the test programs. Without one, `make deps` fetches
 # a pinned 13.0 from the Python index into build/toolkit.
 CUDA_HOME ?= $(firstword $(wildcard $(CURDIR)/$(B)/toolkit/cuda /usr/local/cuda))
+include deps.mk
 NVCC := $(CUDA_HOME)/bin/nvcc
 CUDA_INC := -isystem $(CUDA_HOME)/include
 

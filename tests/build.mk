@@ -1,0 +1,33 @@
+# Running the tests. Each folder's build.mk adds its C programs to UNIT_TESTS; tests/e2e/*.bats are found by name.
+
+E2E_TESTS := $(sort $(wildcard tests/e2e/*.bats))
+TAP := OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/tap.py --out $(B)/test
+
+UNIT_TESTS += tests/unit/test_runner
+
+# Folders included after this file add tests too, hence the second expansion.
+.SECONDEXPANSION:
+.PHONY: test-programs
+test-programs: all $$(UNIT_TESTS)
+
+# Dependencies first and in a make of their own: a toolkit fetched by them changes what the rest is built with. With -k
+# the rest is still tested when something can't be built; tap.py counts that as a failure.
+define run_tests
+	@status=0; $(MAKE) --no-print-directory -k -j2 test-programs >$(B)/test-build.log 2>&1 || status=$$?; \
+	  if [ $$status -ne 0 ]; then grep -E 'error|Error|warning' $(B)/test-build.log | head -n 40; fi; \
+	  $(TAP) --build-status $$status
+endef
+
+## test: the unit tests and the end-to-end tests on the simulated GPU
+## test-unit: the unit tests alone
+## test-e2e: the end-to-end tests alone
+.PHONY: test test-unit test-e2e
+test: deps
+	@mkdir -p $(B)
+	$(run_tests) $(UNIT_TESTS) $(E2E_TESTS)
+test-unit: deps
+	@mkdir -p $(B)
+	$(run_tests) $(UNIT_TESTS)
+test-e2e: deps
+	@mkdir -p $(B)
+	$(run_tests) $(E2E_TESTS)
