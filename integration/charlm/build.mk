@@ -20,3 +20,16 @@ $(B)/charlm: $(CHARLM_OBJECTS)
 	$(NVCC) $(CHARLM_ARCH) -cudart shared -o $@ $^
 
 -include $(CHARLM_OBJECTS:.o=.d)
+
+# Arithmetic and launch loop of the kernels; tests/e2e/charlm.bats runs it on the simulated GPU.
+CHARLM_TEST_OBJECTS := $(B)/test/charlm_adam.o $(filter $(B)/$(CHARLM_DIR)/kernels/%,$(CHARLM_OBJECTS))
+ALL += $(B)/test/charlm_adam
+
+$(B)/test/charlm_adam.o: tests/unit/charlm_adam.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(CHARLM_FLAGS) -I. -Xcompiler -ffp-contract=off -MMD -MF $(@:.o=.d) -c -o $@ $<
+
+$(B)/test/charlm_adam: $(CHARLM_TEST_OBJECTS)
+	$(NVCC) $(CHARLM_ARCH) -cudart shared -o $@ $^
+
+-include $(B)/test/charlm_adam.d

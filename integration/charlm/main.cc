@@ -68,8 +68,8 @@ void leave_device_memory(uint64_t limit, cudaStream_t stream) {
 void run(const Options &options, Summary &summary) {
   const Corpus corpus = read_corpus(options.text_path, options.context);
   CachingAllocator allocator(options.segment_scale);
-  Stream stream;
   PinnedLosses losses(options.steps);
+  Stream stream; // waits at its end, before what its work uses goes
   if (options.device_limit != 0)
     leave_device_memory(options.device_limit, stream.handle);
   // Whatever ends the run, the peaks are told.
@@ -117,6 +117,11 @@ void run(const Options &options, Summary &summary) {
   }
   summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
+  if (options.free_unknown) {
+    const cudaError_t error = cudaFree(reinterpret_cast<void *>(uintptr_t{0x5eed0000}));
+    std::printf("free of an unknown pointer: %s\n", cudaGetErrorName(error));
+    (void)cudaGetLastError();
+  }
   summary.scratch_sum = optimizer.scratch_sum();
   summary.hashes = hash_tensors(model.tensors());
   if (!options.save.empty())

@@ -5,7 +5,6 @@
 #include "model_kernels.cuh"
 
 #include <cmath>
-#include <type_traits>
 
 namespace charlm {
 namespace {
@@ -32,13 +31,13 @@ struct Model::Activations {
 Model::Model(const Options &options, const Corpus &corpus, CachingAllocator &allocator,
              cudaStream_t stream)
     : options_(options), vocabulary_(corpus.vocabulary), characters_(corpus.classes.size()),
-      allocator_(allocator), stream_(stream) {
+      rows_(options.rows / options.tables), allocator_(allocator), stream_(stream) {
   text_ = allocator_.allocate_array<uint8_t>(characters_, Purpose::lasting, "the text");
   CUDA_CHECK(cudaMemcpy(text_, corpus.classes.data(), characters_, cudaMemcpyHostToDevice));
   losses_ = allocator_.allocate_array<float>(options.steps, Purpose::lasting, "the losses");
   const uint64_t width = options.embedding, hidden = options.hidden;
   for (uint64_t t = 0; t < options.tables; t++)
-    add_tensor("table " + std::to_string(t), options.rows * width,
+    add_tensor("table " + std::to_string(t), rows_ * width,
                0.5 / static_cast<double>(options.tables));
   add_tensor("hidden weight", width * hidden, 1.5 / std::sqrt(static_cast<double>(width)));
   add_tensor("hidden bias", hidden, 0);
@@ -89,30 +88,32 @@ void Model::allocate_gradients() {
 void Model::forward_backward(uint64_t step, float gradient_factor) {
   const size_t batch = options_.batch, tables = options_.tables;
   std::vector<void *> blocks;
-  auto activation = [&](size_t elements, auto *type, const char *what) {
-    auto *block = allocator_.allocate_array<std::remove_reference_t<decltype(*type)>>(
-        elements, Purpose::activation, what);
-    blocks.push_back(block);
-    return block;
+  auto activation = [&](size_t bytes, const char *what) {
+    blocks.push_back(allocator_.allocate(bytes, Purpose::activation, what));
+    return blocks.back();
   };
-  int *const integers = nullptr;
-  float *const floats = nullptr;
+  auto integers = [&](size_t count, const char *what) {
+    return static_cast<int *>(activation(count * sizeof(int), what));
+  };
+  auto floats = [&](size_t count, const char *what) {
+    return static_cast<float *>(activation(count * sizeof(float), what));
+  };
   Activations a;
-  a.rows = activation(tables * batch, integers, "the rows of a batch");
-  a.next = activation(tables * batch, integers, "the chains of a batch");
-  a.first = activation(tables * batch, integers, "the chains of a batch");
-  a.targets = activation(batch, integers, "the targets");
-  a.x = activation(batch * options_.embedding, floats, "the summed rows");
-  a.hidden = activation(batch * options_.hidden, floats, "the hidden layer");
-  a.logits = activation(batch * vocabulary_, floats, "the logits");
-  a.loss = activation(batch, floats, "the losses of a batch");
+  a.rows = integers(tables * batch, "the rows of a batch");
+  a.next = integers(tables * batch, "the chains of a batch");
+  a.first = integers(tables * batch, "the chains of a batch");
+  a.targets = integers(batch, "the targets");
+  a.x = floats(batch * options_.embedding, "the summed rows");
+  a.hidden = floats(batch * options_.hidden, "the hidden layer");
+  a.logits = floats(batch * vocabulary_, "the logits");
+  a.loss = floats(batch, "the losses of a batch");
   forward(a, step);
   softmax_loss<<<blocks_for(batch), threads_per_block, 0, stream_>>>(
       a.logits, a.targets, static_cast<int>(batch), static_cast<int>(vocabulary_), gradient_factor,
       a.loss);
   mean<<<1, threads_per_block, 0, stream_>>>(a.loss, static_cast<int>(batch), losses_ + step - 1);
-  a.hidden_gradient = activation(batch * options_.hidden, floats, "the hidden layer's gradient");
-  a.x_gradient = activation(batch * options_.embedding, floats, "the rows' gradient");
+  a.hidden_gradient = floats(batch * options_.hidden, "the hidden layer's gradient");
+  a.x_gradient = floats(batch * options_.embedding, "the rows' gradient");
   allocate_gradients();
   backward(a);
   CUDA_CHECK(cudaGetLastError());
@@ -124,14 +125,13 @@ void Model::forward(const Activations &a, uint64_t step) {
   const int batch = static_cast<int>(options_.batch), width = static_cast<int>(options_.embedding);
   const int hidden = static_cast<int>(options_.hidden), vocabulary = static_cast<int>(vocabulary_);
   const int tables = static_cast<int>(options_.tables);
-  Tables values;
+  Tables values = {};
   for (int t = 0; t < tables; t++)
     values.values[t] = tensors_[static_cast<size_t>(t)].parameter;
   const Tensor *dense = &tensors_[options_.tables];
   choose_batch<<<blocks_for(options_.batch), threads_per_block, 0, stream_>>>(
       text_, characters_, static_cast<uint32_t>(options_.seed), static_cast<uint32_t>(step), batch,
-      tables, static_cast<uint32_t>(options_.rows), static_cast<int>(options_.context), a.rows,
-      a.targets);
+      tables, static_cast<uint32_t>(rows_), static_cast<int>(options_.context), a.rows, a.targets);
   link_rows<<<dim3(blocks_for(options_.batch), static_cast<unsigned>(tables)), threads_per_block, 0,
               stream_>>>(a.rows, batch, a.next, a.first);
   sum_rows<<<blocks_for(options_.batch * options_.embedding), threads_per_block, 0, stream_>>>(
@@ -147,7 +147,7 @@ void Model::backward(const Activations &a) {
   const int hidden = static_cast<int>(options_.hidden), vocabulary = static_cast<int>(vocabulary_);
   const unsigned tables = static_cast<unsigned>(options_.tables);
   const Tensor *dense = &tensors_[options_.tables];
-  Tables gradients;
+  Tables gradients = {};
   for (unsigned t = 0; t < tables; t++) {
     gradients.values[t] = tensors_[t].gradient;
     CUDA_CHECK(cudaMemsetAsync(tensors_[t].gradient, 0,

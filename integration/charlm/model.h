@@ -46,6 +46,7 @@ private:
   const Options &options_;
   const uint32_t vocabulary_;
   const uint64_t characters_;
+  const uint64_t rows_; // of one table
   CachingAllocator &allocator_;
   cudaStream_t stream_;
   std::vector<Tensor> tensors_; // tables first, then hidden weight, bias, output weight, bias

@@ -100,7 +100,7 @@ Optimizer::~Optimizer() {
 }
 
 double Optimizer::learning_rate(uint64_t step) const {
-  if (options_.lr_schedule == "constant")
+  if (!options_.lr_schedule)
     return options_.lr;
   const double progress = static_cast<double>(step - 1) / static_cast<double>(options_.steps);
   return options_.lr * (0.55 + 0.45 * std::cos(3.14159265358979323846 * progress));
@@ -192,7 +192,8 @@ void Optimizer::step(uint64_t step) {
                                     options_.eps,
                                     options_.maximize,
                                     grad_scale_,
-                                    found_inf_};
+                                    found_inf_,
+                                    options_.garbage_tail};
   launch_(list, scalars, stream_);
 
   if (found_inf_)

@@ -79,9 +79,9 @@ void check(const Options &o) {
   };
   between("steps", o.steps, 1, 1000000);
   between("batch", o.batch, 1, 65536);
-  between("tables", o.tables, 1, 64);
-  between("rows", o.rows, 1, 1u << 30);
-  between("embedding", o.embedding, 1, 1024);
+  between("table-count", o.tables, 1, 64);
+  between("tables", o.rows, o.tables, 1u << 30);
+  between("embedding", o.embedding, 1, 4096);
   between("hidden", o.hidden, 1, 4096);
   between("context", o.context, 1, 32);
   between("sync-every", o.sync_every, 1, UINT64_MAX);
@@ -92,8 +92,6 @@ void check(const Options &o) {
   require(!(o.adam && o.adamw), "--adam and --adamw exclude each other; give one of them");
   require(find_fused_adam_kernel(o.kernel) != nullptr,
           "--kernel is '" + o.kernel + "'; the kernels are listed by --help");
-  require(o.lr_schedule == "constant" || o.lr_schedule == "cosine",
-          "--lr-schedule is '" + o.lr_schedule + "'; give constant or cosine");
   require(o.lr >= 0 && o.eps >= 0 && o.weight_decay >= 0,
           "--lr, --eps and --weight-decay must not be negative");
   require(o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1,
@@ -140,6 +138,8 @@ Options parse_options(int argc, char **argv) {
   require(argc - optind <= 1, "more than one text file was named; give one path");
   if (optind < argc)
     options.text_path = argv[optind];
+  if (options.embedding == 0)
+    options.embedding = options.hidden;
   check(options);
   return options;
 }

@@ -21,6 +21,7 @@ struct FusedAdamScalars {
   bool maximize;
   const float *grad_scale; // device; null: gradients are not scaled
   const float *found_inf;  // device; null: never skipped
+  bool garbage_tail;       // fill what a launch's metadata does not use with nonsense
 };
 
 // Queues one optimizer step over all tensors on the stream, in as many launches as the metadata

@@ -64,13 +64,14 @@ __global__ void __launch_bounds__(kBlockSize)
 }
 
 // Cuts the tensors into chunks and launches whenever the tensor slots or the block slots are full;
-// a tensor cut by a launch goes on in slot 0 of the next. Entries that a launch does not use hold
-// garbage, as they do in an object on the stack that is only partly written.
+// a tensor cut by a launch goes on in slot 0 of the next. Entries that a launch does not use keep
+// what they had: the last launch's, or nonsense, as in an object on the stack that is only partly
+// written.
 template <typename Functor>
 void launch_fused_optimizer(const std::vector<charlm::FusedAdamTensor> &tensors, Functor functor,
                             const charlm::FusedAdamScalars &scalars, cudaStream_t stream) {
   Metadata metadata;
-  std::memset(&metadata, 0xb7, sizeof metadata);
+  std::memset(&metadata, scalars.garbage_tail ? 0xb7 : 0, sizeof metadata);
   int tensor_slot = 0, block_slot = 0;
 
   auto launch = [&] {
