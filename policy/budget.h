@@ -1,16 +1,19 @@
-/* How much host memory may be pinned: the smallest of the cgroup's room (v1 and v2, every level up to the root),
-   MemAvailable, the locked-memory limit (RLIMIT_MEMLOCK, unless CAP_IPC_LOCK), and OFFLOAD_HOST_MEMORY. */
+/* How much host memory may be pinned: the smallest of the cgroup's room (v1 and v2, every level up
+   to the root), MemAvailable, the locked-memory limit (RLIMIT_MEMLOCK, unless CAP_IPC_LOCK or an
+   amount in bytes is given), and OFFLOAD_HOST_MEMORY. */
 #ifndef OFFLOAD_BUDGET_H
 #define OFFLOAD_BUDGET_H
 #include "config.h"
 
 struct budget {
-  uint64_t bytes;        /* what may still be pinned in all */
-  const char *limited_by; /* "OFFLOAD_HOST_MEMORY", "cgroup memory limit", "MemAvailable", "RLIMIT_MEMLOCK" */
+  uint64_t bytes;         /* what may still be pinned in all */
+  const char *limited_by; /* "OFFLOAD_HOST_MEMORY", "cgroup memory limit", "MemAvailable",
+                             "RLIMIT_MEMLOCK" */
 };
 
-/* Measures now. `root` is prefixed to /proc and /sys paths (tests give a recorded tree; NULL means the real one). Without
-   OFFLOAD_HOST_MEMORY, 80% of the smallest limit, so that the host keeps breathing. Never fails: what can't be read
-   doesn't limit, and when nothing can be read the budget is 0. */
+/* Measures now. `root` is prefixed to /proc and /sys paths (tests give a recorded tree; NULL means
+   the real one). Without OFFLOAD_HOST_MEMORY, 80% of the smallest limit, so that the host keeps
+   breathing. Never fails: what can't be read doesn't limit, and when nothing can be read the budget
+   is 0. */
 struct budget budget_measure(const struct config *, const char *root);
 #endif

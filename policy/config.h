@@ -1,5 +1,6 @@
-/* The OFFLOAD_* variables as values. Read once per process, before the first hook acts; nothing is printed here: what is
-   wrong is kept as sentences for the caller to print at the first successful cuInit. */
+/* The OFFLOAD_* variables as values. Read once per process, before the first hook acts; nothing is
+   printed here: what is wrong is kept as sentences for the caller to print at the first successful
+   cuInit. */
 #ifndef OFFLOAD_CONFIG_H
 #define OFFLOAD_CONFIG_H
 #include <stdbool.h>
@@ -10,7 +11,8 @@ enum config_mode { MODE_FULL, MODE_PRESSURE, MODE_OBSERVE, MODE_OFF };
 enum config_step { STEP_AUTO, STEP_CPU, STEP_STREAM, STEP_DIRECT };
 enum config_log { LOG_QUIET, LOG_NORMAL, LOG_VERBOSE };
 
-/* A size that was given in bytes (percent == 0), as a share (percent 1..100), or not at all. */
+/* A size that was given in bytes (percent == 0), as a share (percent 1..100), or not at all. Only
+ * kind SIZE has shares. */
 struct config_size {
   uint64_t bytes;
   unsigned percent;
@@ -24,15 +26,22 @@ struct config {
   const char *callers; /* as given; config_caller_allowed reads it */
   bool overflow;
   unsigned threads;
+  unsigned test_worker_lag_us;
   int isa; /* enum adam_isa */
   enum config_log log;
-  const char *report; /* path, or NULL */
-  char problems[2048]; /* sentences, one per line, each naming variable, value and remedy; "" when all is well */
+  const char *report;  /* path, or NULL */
+  char problems[2048]; /* sentences, one per line, each naming variable, value and remedy; "" when
+                          all is well */
 };
 
-/* Reads the environment. Bad values keep the initial value and add a sentence; so does an unknown OFFLOAD_ name. No
-   allocation beyond what strdup of paths needs, no output. */
+/* Reads the environment. Bad values keep the initial value and add a sentence; so does an unknown
+   OFFLOAD_ name. No allocation beyond what strdup of paths needs, no output. A relative path of a
+   file is taken from the present directory. The first of two entries with the same name counts, as
+   with getenv. */
 void config_load(struct config *, char **environment);
+
+/* Gives back what config_load allocated. */
+void config_free(struct config *);
 
 /* "20GiB", "512MiB", "4096", "80%". False when the text is none of these or too large. */
 bool config_parse_size(const char *text, struct config_size *);
@@ -43,4 +52,6 @@ bool config_caller_allowed(const struct config *, const char *module_path);
 /* Word for a value, for the report. */
 const char *config_mode_name(enum config_mode);
 const char *config_step_name(enum config_step);
+const char *config_log_name(enum config_log);
+const char *config_isa_name(int isa);
 #endif

@@ -1,5 +1,6 @@
-/* What the library did: counters, one row per recognised function, and reasons. Written as JSON to OFFLOAD_REPORT
-   (policy/report.schema.json) and as one line on stderr at exit. Rows and counters may be written from any thread. */
+/* What the library did: counters, one row per recognised function, and reasons. Written as JSON to
+   OFFLOAD_REPORT (policy/report.schema.json) and as one line on stderr at exit. Rows and counters
+   may be written from any thread. */
 #ifndef OFFLOAD_REPORT_H
 #define OFFLOAD_REPORT_H
 #include "config.h"
@@ -13,13 +14,13 @@ struct report_totals {
 
 /* A kernel function that was recognised, or that looked like a known one and was not taken over. */
 struct report_function {
-  char name[64];          /* "AdamW fp32", "Adam fp32", ... */
-  char family[32];        /* "torch_fused_adam", "torch_fused_adamw" */
+  char name[64];           /* "AdamW fp32", "Adam fp32", ... */
+  char family[32];         /* "torch_fused_adam", "torch_fused_adamw" */
   unsigned metadata_bytes; /* 3336 or 25544 */
-  char generation[48];    /* "torch 2.11+", "unknown" until calibrated */
-  char decay[16];         /* "none", "fused", "unfused", "mixed" */
-  char mode[16];          /* how its last step was carried out: "cpu", "stream", "direct", "none" */
-  char why[256];          /* why not a better mode; "" when nothing stands in the way */
+  char generation[48];     /* "torch 2.11+", "unknown" until calibrated */
+  char decay[16];          /* "none", "fused", "unfused", "mixed" */
+  char mode[16]; /* how its last step was carried out: "cpu", "stream", "direct", "none" */
+  char why[256]; /* why not a better mode; "" when nothing stands in the way */
   _Atomic uint64_t launches, launches_cpu, launches_stream, launches_direct, launches_refused,
       blocks, blocks_taken;
 };
@@ -27,7 +28,7 @@ enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
 
 struct report {
   struct report_totals totals;
-  const char *tier;       /* "host_numa", "host", "none" */
+  const char *tier; /* "host_numa", "host", "none" */
   uint64_t budget_bytes;
   char budget_limited_by[48];
   struct report_function functions[REPORT_FUNCTIONS];
@@ -38,7 +39,8 @@ struct report {
 extern struct report report; /* the process's one report */
 
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
-#define report_add(counter, n) ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))
+#define report_add(counter, n)                                                                     \
+  ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))
 void report_moved(int64_t bytes);
 
 /* A new row, or NULL when the table is full (said once). */
@@ -47,14 +49,16 @@ struct report_function *report_function_new(void);
 /* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before cuInit succeeded. */
-void report_line(enum config_log least, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before
+ * cuInit succeeded. */
+void report_line(enum config_log least, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Sets what report_line obeys, and whether lines may be printed yet. */
 void report_configure(const struct config *);
 
-/* The line at exit, and the JSON file if one was asked for. Atomically: a temporary file beside it is renamed. Errors are
-   one line on stderr. */
+/* The line at exit, and the JSON file if one was asked for. Atomically: a temporary file beside it
+   is renamed. Errors are one line on stderr. */
 void report_finish(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */

@@ -1,0 +1,374 @@
+/* Parsing of the OFFLOAD_* variables. Everything about a variable comes from variables.def; a kind
+   is a function set_<kind> and a sentence expected_<kind>. Called by the shim before its first hook
+   acts and by the program `offload`; reads only the environment it is given, allocates only paths
+   and lists, prints nothing. */
+#include "config.h"
+#include "../adam/adam.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define PREFIX "OFFLOAD_"
+enum { PREFIX_BYTES = sizeof PREFIX - 1, NAME_MOST = 40, SHOWN_MOST = 60, COUNT_MOST = 4096 };
+
+static const char *const words_mode[] = {[MODE_FULL] = "full",
+                                         [MODE_PRESSURE] = "pressure",
+                                         [MODE_OBSERVE] = "observe",
+                                         [MODE_OFF] = "off",
+                                         NULL};
+static const char *const words_step[] = {[STEP_AUTO] = "auto",
+                                         [STEP_CPU] = "cpu",
+                                         [STEP_STREAM] = "stream",
+                                         [STEP_DIRECT] = "direct",
+                                         NULL};
+static const char *const words_log[] = {
+    [LOG_QUIET] = "quiet", [LOG_NORMAL] = "normal", [LOG_VERBOSE] = "verbose", NULL};
+static const char *const words_isa[] = {
+    [ADAM_ISA_AUTO] = "auto",     [ADAM_ISA_SCALAR] = "scalar", [ADAM_ISA_AVX2] = "avx2",
+    [ADAM_ISA_AVX512] = "avx512", [ADAM_ISA_NEON] = "neon",     NULL};
+
+const char *config_mode_name(enum config_mode mode) {
+  return words_mode[mode];
+}
+const char *config_step_name(enum config_step step) {
+  return words_step[step];
+}
+const char *config_log_name(enum config_log log) {
+  return words_log[log];
+}
+const char *config_isa_name(int isa) {
+  return words_isa[isa];
+}
+
+/* Index of a word in a list, or -1. */
+static int word_index(const char *const *words, const char *text) {
+  for (int i = 0; words[i]; i++)
+    if (!strcmp(words[i], text))
+      return i;
+  return -1;
+}
+
+/* A whole decimal number at *text, which moves behind it; false when there is none or it exceeds
+ * `most`. */
+static bool parse_number(const char **text, uint64_t most, uint64_t *number) {
+  const char *at = *text;
+  uint64_t value = 0;
+  for (; *at >= '0' && *at <= '9'; at++) {
+    const uint64_t digit = (uint64_t)(*at - '0');
+    if (value > (most - digit) / 10)
+      return false;
+    value = value * 10 + digit;
+  }
+  if (at == *text || value > most)
+    return false;
+  *text = at;
+  *number = value;
+  return true;
+}
+
+bool config_parse_size(const char *text, struct config_size *size) {
+  static const struct {
+    const char *suffix;
+    unsigned shift;
+  } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  uint64_t number;
+  if (!parse_number(&text, UINT64_MAX, &number))
+    return false;
+  if (!strcmp(text, "%")) {
+    if (number < 1 || number > 100)
+      return false;
+    *size = (struct config_size){.percent = (unsigned)number, .set = true};
+    return true;
+  }
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (!strcasecmp(text, units[i].suffix)) {
+      if (number > UINT64_MAX >> units[i].shift)
+        return false;
+      *size = (struct config_size){.bytes = number << units[i].shift, .set = true};
+      return true;
+    }
+  return false;
+}
+
+/* One function and one sentence for each kind of variables.def. */
+
+static const char expected_WORD_MODE[] = "write one of full, pressure, observe, off";
+static bool set_WORD_MODE(enum config_mode *mode, const char *text) {
+  const int index = word_index(words_mode, text);
+  if (index >= 0)
+    *mode = (enum config_mode)index;
+  return index >= 0;
+}
+
+static const char expected_WORD_STEP[] = "write one of auto, cpu, stream, direct";
+static bool set_WORD_STEP(enum config_step *step, const char *text) {
+  const int index = word_index(words_step, text);
+  if (index >= 0)
+    *step = (enum config_step)index;
+  return index >= 0;
+}
+
+static const char expected_WORD_LOG[] = "write one of quiet, normal, verbose";
+static bool set_WORD_LOG(enum config_log *log, const char *text) {
+  const int index = word_index(words_log, text);
+  if (index >= 0)
+    *log = (enum config_log)index;
+  return index >= 0;
+}
+
+static const char expected_WORD_ISA[] = "write one of auto, scalar, avx2, avx512, neon";
+static bool set_WORD_ISA(int *isa, const char *text) {
+  const int index = word_index(words_isa, text);
+  if (index >= 0)
+    *isa = index;
+  return index >= 0;
+}
+
+static const char expected_SIZE[] = "write 20GiB, 512MiB, plain bytes, or a share from 1% to 100%";
+static bool set_SIZE(struct config_size *size, const char *text) {
+  return config_parse_size(text, size);
+}
+
+static const char expected_BYTES[] = "write 20GiB, 512MiB or plain bytes";
+static bool set_BYTES(struct config_size *size, const char *text) {
+  struct config_size parsed;
+  if (!config_parse_size(text, &parsed) || parsed.percent)
+    return false;
+  *size = parsed;
+  return true;
+}
+
+static const char expected_COUNT[] = "write a whole number from 0 to 4096";
+static bool set_COUNT(unsigned *count, const char *text) {
+  uint64_t number;
+  if (!parse_number(&text, COUNT_MOST, &number) || *text)
+    return false;
+  *count = (unsigned)number;
+  return true;
+}
+
+static const char expected_FLAG[] = "write 0 or 1";
+static bool set_FLAG(bool *flag, const char *text) {
+  if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+    return false;
+  *flag = text[0] == '1';
+  return true;
+}
+
+/* The environment's strings may change under us (setenv, putenv): keep a copy. */
+static bool replace(const char **field, char *copy) {
+  if (!copy)
+    return false;
+  free((char *)(uintptr_t)*field);
+  *field = copy;
+  return true;
+}
+
+static const char expected_LIST[] = "there was no memory to keep it";
+static bool set_LIST(const char **list, const char *text) {
+  return replace(list, strdup(text));
+}
+
+/* Programs change their directory; the report belongs where they were started. */
+static const char expected_PATH[] = "write the path of a file";
+static bool set_PATH(const char **path, const char *text) {
+  char *directory = text[0] == '/' ? NULL : getcwd(NULL, 0);
+  if (!directory)
+    return replace(path, strdup(text));
+  const size_t bytes = strlen(directory) + strlen(text) + 2;
+  char *absolute = malloc(bytes);
+  if (absolute)
+    snprintf(absolute, bytes, "%s/%s", strcmp(directory, "/") ? directory : "", text);
+  free(directory);
+  return replace(path, absolute);
+}
+
+/* Adds a sentence; when there is no room left, says so once. */
+static void __attribute__((format(printf, 2, 3)))
+problem(struct config *config, const char *format, ...) {
+  static const char full[] = "more is wrong with OFFLOAD_* variables than can be listed here";
+  const size_t used = strlen(config->problems), reserved = sizeof full + 1;
+  const size_t separator = used ? 1 : 0;
+  char sentence[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(sentence, sizeof sentence, format, arguments);
+  va_end(arguments);
+  if (used >= sizeof full - 1 && !strcmp(config->problems + used - (sizeof full - 1), full))
+    return;
+  const char *text =
+      used + separator + strlen(sentence) + reserved < sizeof config->problems ? sentence : full;
+  snprintf(config->problems + used, sizeof config->problems - used, "%s%s", separator ? "\n" : "",
+           text);
+}
+
+/* A value as it may be shown on a terminal: short, printable. */
+static const char *shown(const char *value, char buffer[SHOWN_MOST + 4]) {
+  size_t i = 0;
+  for (; value[i] && i < SHOWN_MOST; i++)
+    buffer[i] = value[i] >= ' ' && value[i] <= '~' ? value[i] : '?';
+  strcpy(buffer + i, value[i] ? "..." : "");
+  return buffer;
+}
+
+/* Edits (insert, delete, replace a character) between two names, for "did you mean". */
+static size_t edit_distance(const char *a, const char *b) {
+  size_t row[NAME_MOST + 1];
+  const size_t length = strlen(b);
+  if (length > NAME_MOST || strlen(a) > NAME_MOST)
+    return NAME_MOST;
+  for (size_t j = 0; j <= length; j++)
+    row[j] = j;
+  for (size_t i = 0; a[i]; i++) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < length; j++) {
+      const size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      size_t best = diagonal + 1 < row[j] + 1 ? diagonal + 1 : row[j] + 1;
+      row[j + 1] = best < replaced ? best : replaced;
+    }
+  }
+  return row[length];
+}
+
+static void unknown_name(struct config *config, const char *name) {
+  static const char *const known[] = {
+#define VARIABLE(field, NAME, kind, initial, help) NAME,
+#include "variables.def"
+#undef VARIABLE
+  };
+  const char *nearest = NULL;
+  size_t distance = 3; /* two edits are a slip, three another word */
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    const size_t edits = edit_distance(name, known[i]);
+    if (edits < distance) {
+      distance = edits;
+      nearest = known[i];
+    }
+  }
+  char buffer[SHOWN_MOST + 4];
+  if (nearest)
+    problem(config,
+            PREFIX "%s is not a variable of liboffload and is ignored; did you mean " PREFIX "%s?",
+            shown(name, buffer), nearest);
+  else
+    problem(config,
+            PREFIX "%s is not a variable of liboffload and is ignored; `offload variables` lists "
+                   "them",
+            shown(name, buffer));
+}
+
+enum {
+  VARIABLES = 0
+#define VARIABLE(field, NAME, kind, initial, help) +1
+#include "variables.def"
+#undef VARIABLE
+};
+_Static_assert(VARIABLES <= 64, "a bit for each variable");
+
+/* Sets the variable `name` (without the prefix), if there is one. `seen` keeps which were set. */
+static void set_variable(struct config *config, const char *name, const char *value,
+                         uint64_t *seen) {
+  unsigned index = 0;
+  char buffer[SHOWN_MOST + 4];
+#define VARIABLE(field, NAME, kind, initial, help)                                                 \
+  if (!strcmp(name, NAME)) {                                                                       \
+    if (*seen >> index & 1 || !*value)                                                             \
+      return;                                                                                      \
+    *seen |= (uint64_t)1 << index;                                                                 \
+    if (!set_##kind(&config->field, value))                                                        \
+      problem(config, PREFIX NAME "=%s is ignored: %s%s%s", shown(value, buffer), expected_##kind, \
+              sizeof initial > 1 ? "; it stays at " : "", initial);                                \
+    return;                                                                                        \
+  }                                                                                                \
+  index++;
+#include "variables.def"
+#undef VARIABLE
+  unknown_name(config, name);
+}
+
+/* Settings that contradict each other. They stay as they are: what each does alone is defined. */
+static void check_together(struct config *config) {
+  if (config->mode == MODE_OBSERVE && config->step != STEP_AUTO)
+    problem(config,
+            "OFFLOAD_STEP=%s has no effect with OFFLOAD_MODE=observe, which moves nothing: unset "
+            "one of the two",
+            config_step_name(config->step));
+  if ((config->step == STEP_STREAM || config->step == STEP_DIRECT) &&
+      (config->threads || config->isa != ADAM_ISA_AUTO))
+    problem(config,
+            "%s has no effect with OFFLOAD_STEP=%s, which takes no CPU step: unset one of the two",
+            config->threads ? "OFFLOAD_THREADS" : "OFFLOAD_ISA", config_step_name(config->step));
+  if (config->host_memory.set && !config->host_memory.percent &&
+      (config->mode == MODE_FULL || config->mode == MODE_PRESSURE)) {
+    if (!config->host_memory.bytes)
+      problem(config,
+              "OFFLOAD_HOST_MEMORY=0 with OFFLOAD_MODE=%s lets nothing move: use "
+              "OFFLOAD_MODE=observe, or give it a size",
+              config_mode_name(config->mode));
+    else if (config->host_memory.bytes < config->piece.bytes)
+      problem(config, "OFFLOAD_HOST_MEMORY is smaller than one piece (OFFLOAD_PIECE), so that "
+                      "nothing can move: make it larger");
+  }
+}
+
+void config_load(struct config *config, char **environment) {
+  memset(config, 0, sizeof *config);
+#define VARIABLE(field, NAME, kind, initial, help)                                                 \
+  if (sizeof initial > 1)                                                                          \
+    set_##kind(&config->field, initial);
+#include "variables.def"
+#undef VARIABLE
+  uint64_t seen = 0;
+  for (; environment && *environment; environment++) {
+    const char *entry = *environment, *equals = strchr(entry, '=');
+    char name[NAME_MOST + 1];
+    if (!equals || strncmp(entry, PREFIX, PREFIX_BYTES) != 0)
+      continue;
+    snprintf(name, sizeof name, "%.*s", (int)(equals - entry - PREFIX_BYTES), entry + PREFIX_BYTES);
+    set_variable(config, name, equals + 1, &seen);
+  }
+  check_together(config);
+}
+
+void config_free(struct config *config) {
+  free((char *)(uintptr_t)config->callers);
+  free((char *)(uintptr_t)config->report);
+  config->callers = config->report = NULL;
+}
+
+/* Length of a file's base name up to the first ".so" that ends it or is followed by a dot. */
+static size_t stem_bytes(const char *base) {
+  for (const char *at = strstr(base, ".so"); at; at = strstr(at + 1, ".so"))
+    if (!at[3] || at[3] == '.')
+      return (size_t)(at - base);
+  return strlen(base);
+}
+
+bool config_caller_allowed(const struct config *config, const char *module_path) {
+  if (!config->callers || !module_path)
+    return false;
+  const char *slash = strrchr(module_path, '/');
+  const char *base = slash ? slash + 1 : module_path;
+  const size_t base_stem = stem_bytes(base);
+  for (const char *at = config->callers; *at;) {
+    char item[256];
+    const size_t length = strcspn(at, ",");
+    if (length && length < sizeof item) {
+      memcpy(item, at, length);
+      item[length] = 0;
+      const char *item_slash = strrchr(item, '/');
+      const char *item_base = item_slash ? item_slash + 1 : item;
+      const size_t item_stem = stem_bytes(item_base);
+      if (!strcmp(item, "*") ||
+          (item_stem && item_stem == base_stem && !memcmp(item_base, base, base_stem)))
+        return true;
+    }
+    at += length + (at[length] == ',');
+  }
+  return false;
+}
