@@ -1,9 +1,11 @@
-/* The real driver: one pointer per name of hooks.def, filled by driver_resolve. Every call of ours into CUDA goes through
-   this table, never through a symbol, so that we never meet our own wrappers. */
+/* The real driver: one pointer per name of hooks.def, filled by driver_resolve. Every call of ours
+   into CUDA goes through this table, never through a symbol, so that we never meet our own
+   wrappers. */
 #ifndef OFFLOAD_DRIVER_H
 #define OFFLOAD_DRIVER_H
 #include <cuda.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 /* Names that cuda.h maps to newer versions; hooks.def means each symbol literally. */
 #undef cuGetProcAddress
@@ -11,8 +13,9 @@
 #undef cuMemcpyBatchAsync
 #undef cuMemcpy3DBatchAsync
 
-/* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper of ours exists,
-   hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL where the driver lacks the name. */
+/* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
+   of ours exists, hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL
+   where the driver lacks the name. */
 struct driver {
 #define HOOK(symbol, base, version, per_thread, parameters, arguments) CUresult(*symbol) parameters;
 #define USE(symbol, base, version) __typeof__(&symbol) symbol;
@@ -22,11 +25,35 @@ struct driver {
 };
 extern struct driver driver;
 
-/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread; false while no driver is
-   loaded. Holds no lock across loader calls. */
+/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread;
+   false while no driver is loaded. Holds no lock across loader calls. */
 bool driver_resolve(void);
 
-/* The wrappers. Each is exported under the driver's own name, so that direct links meet the very same function. */
+/* The wrapper of a real driver function, or the pointer itself where none is ours. By identity of
+   the pointer, whichever way it was found. */
+void *driver_route(void *real);
+
+/* What a wrapper answers when there is no real function: NOT_INITIALIZED without a driver, else
+ * NOT_SUPPORTED. */
+CUresult driver_missing(void);
+
+/* The real function, for wrappers: a program that links directly may call before anything was
+ * resolved. */
+#define driver_real(symbol)                                                                        \
+  ({                                                                                               \
+    __typeof__(driver.symbol) real_##symbol = __atomic_load_n(&driver.symbol, __ATOMIC_RELAXED);   \
+    if (__builtin_expect(!real_##symbol, 0) && driver_resolve())                                   \
+      real_##symbol = __atomic_load_n(&driver.symbol, __ATOMIC_RELAXED);                           \
+    real_##symbol;                                                                                 \
+  })
+#define driver_call(symbol, ...)                                                                   \
+  ({                                                                                               \
+    __typeof__(driver.symbol) call_##symbol = driver_real(symbol);                                 \
+    __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol(__VA_ARGS__) : driver_missing();    \
+  })
+
+/* The wrappers. Each is exported under the driver's own name, so that direct links meet the very
+ * same function. */
 #define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \
   CUresult hook_##symbol parameters __asm__(#symbol) __attribute__((visibility("default")));
 #define USE(symbol, base, version)

@@ -1,0 +1,136 @@
+/* The table of real driver functions and the routes from a real function to its wrapper. Filled
+   when a driver is loaded and somebody asks; read by everybody.
+
+   Filling waits for nobody: a thread that came second does the same work again, and every slot is
+   written once, by whoever comes first. A slot is published before the flag that says "done". */
+#define __CUDA_API_VERSION_INTERNAL /* cuda.h then declares every version under its own name */
+#include "driver.h"
+#include "dlsym.h"
+#include <dlfcn.h>
+#include <stdatomic.h>
+
+struct driver driver;
+
+#define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \
+  _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters),        \
+                 #symbol " of hooks.def is not cuda.h's");
+#define USE(symbol, base, version)
+#include "hooks.def"
+#undef HOOK
+#undef USE
+
+static const struct hook {
+  const char *symbol, *base;
+  int version;
+  bool per_thread;
+  void *wrapper, **slot;
+} hooks[] = {
+#define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \
+  {#symbol, base, version, per_thread, (void *)hook_##symbol, (void **)&driver.symbol},
+#define USE(symbol, base, version)
+#include "hooks.def"
+#undef HOOK
+#undef USE
+};
+
+static const struct use {
+  const char *symbol;
+  void **slot;
+} uses[] = {
+#define HOOK(symbol, base, version, per_thread, parameters, arguments)
+#define USE(symbol, base, version) {#symbol, (void **)&driver.symbol},
+#include "hooks.def"
+#undef HOOK
+#undef USE
+};
+enum { HOOKS = sizeof hooks / sizeof *hooks, USES = sizeof uses / sizeof *uses };
+
+/* Routes: a hash table with open addressing. A slot holds one more than an index into `known`,
+   whose entry is complete before the slot names it. Each hook has two entries: the function as
+   dlsym finds it, and as cuGetProcAddress hands it out (the driver does not promise that they are
+   equal). */
+enum { WAYS = 2, ROUTE_SLOTS = 1024 };
+_Static_assert(HOOKS *WAYS * 2 <= ROUTE_SLOTS, "the table of routes is to stay half empty");
+static void *_Atomic known[HOOKS * WAYS];
+static _Atomic uint16_t routes[ROUTE_SLOTS];
+static _Atomic bool resolved;
+
+static unsigned slot_of(const void *real) {
+  return (unsigned)(((uintptr_t)real * 0x9E3779B97F4A7C15u) >> 54) % ROUTE_SLOTS;
+}
+
+void *driver_route(void *real) {
+  if (!real)
+    return NULL;
+  for (unsigned at = slot_of(real);; at = (at + 1) % ROUTE_SLOTS) {
+    unsigned entry = atomic_load_explicit(&routes[at], memory_order_acquire);
+    if (!entry)
+      return real;
+    if (atomic_load_explicit(&known[entry - 1], memory_order_relaxed) == real)
+      return hooks[(entry - 1) / WAYS].wrapper;
+  }
+}
+
+/* The first hook that brings a function keeps it. */
+static void add_route(unsigned hook, unsigned way, void *real) {
+  unsigned entry = hook * WAYS + way;
+  if (!real || driver_route(real) != real)
+    return;
+  atomic_store_explicit(&known[entry], real, memory_order_relaxed);
+  for (unsigned at = slot_of(real);; at = (at + 1) % ROUTE_SLOTS) {
+    uint16_t free_slot = 0;
+    /* release: whoever reads the slot sees the entry */
+    if (atomic_compare_exchange_strong_explicit(&routes[at], &free_slot, (uint16_t)(entry + 1),
+                                                memory_order_release, memory_order_acquire))
+      return;
+    if (atomic_load_explicit(&known[free_slot - 1], memory_order_relaxed) == real)
+      return;
+  }
+}
+
+static void set_once(void **slot, void *real) {
+  void *empty = NULL;
+  if (real)
+    (void)__atomic_compare_exchange_n(slot, &empty, real, false, __ATOMIC_RELEASE,
+                                      __ATOMIC_RELAXED);
+}
+
+/* What cuGetProcAddress gives for this hook's name and version. */
+static void *proc_address(const struct hook *hook) {
+  void *real = NULL;
+  cuuint64_t flags = hook->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+                                      : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  CUresult result = CUDA_ERROR_NOT_FOUND;
+  if (driver.cuGetProcAddress_v2)
+    result = driver.cuGetProcAddress_v2(hook->base, &real, hook->version, flags, NULL);
+  else if (driver.cuGetProcAddress)
+    result = driver.cuGetProcAddress(hook->base, &real, hook->version, flags);
+  return result == CUDA_SUCCESS ? real : NULL;
+}
+
+bool driver_resolve(void) {
+  if (atomic_load_explicit(&resolved, memory_order_acquire))
+    return true;
+  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD); /* kept: pointers into it stay */
+  if (!library)
+    return false;
+  for (unsigned i = 0; i < HOOKS; i++) {
+    void *real = dlsym_real(library, hooks[i].symbol);
+    set_once(hooks[i].slot, real);
+    add_route(i, 0, real);
+  }
+  for (unsigned i = 0; i < USES; i++)
+    set_once(uses[i].slot, dlsym_real(library, uses[i].symbol));
+  /* A driver without the symbol may still answer its base name, with an older version. */
+  for (unsigned i = 0; i < HOOKS; i++)
+    if (*hooks[i].slot)
+      add_route(i, 1, proc_address(&hooks[i]));
+  (void)dlerror(); /* lookups that failed here are nobody else's concern */
+  atomic_store_explicit(&resolved, true, memory_order_release);
+  return true;
+}
+
+CUresult driver_missing(void) {
+  return atomic_load_explicit(&resolved, memory_order_acquire) ? CUDA_ERROR_NOT_SUPPORTED
+                                                               : CUDA_ERROR_NOT_INITIALIZED;
+}
