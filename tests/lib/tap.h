@@ -10,12 +10,12 @@ static int tap_count, tap_failed;
 
 __attribute__((format(printf, 2, 3), unused)) static bool tap_ok(bool good, const char *sentence,
                                                                  ...) {
-  char text[512];
+  char line[512];
   va_list args;
   va_start(args, sentence);
-  vsnprintf(text, sizeof text, sentence, args);
+  vsnprintf(line, sizeof line, sentence, args);
   va_end(args);
-  printf("%s %d - %s\n", good ? "ok" : "not ok", ++tap_count, text);
+  printf("%s %d - %s\n", good ? "ok" : "not ok", ++tap_count, line);
   if (!good)
     tap_failed++;
   fflush(stdout);

@@ -44,3 +44,41 @@ $(B)/gpusim/libcudart_static.a: $(GPUSIM_RUNTIME_OBJECTS)
 	@rm -f $@
 	$(CC) -r -nostdlib -o $(GPUSIM_RUNTIME)/libcudart_static.o $(GPUSIM_RUNTIME_OBJECTS)
 	$(AR) rcsD $@ $(GPUSIM_RUNTIME)/libcudart_static.o
+
+# ---- tests ----
+GPUSIM_TESTS := $(B)/tests/unit
+UNIT_TESTS += $(GPUSIM_TESTS)/gpusim_lookup $(GPUSIM_TESTS)/gpusim_runtime_calls $(GPUSIM_TESTS)/gpusim_runtime \
+  $(GPUSIM_TESTS)/gpusim_runtime_per_thread $(GPUSIM_TESTS)/gpusim_runtime_static
+
+$(GPUSIM_TESTS)/gpusim_lookup: tests/unit/gpusim_lookup.c tests/gpusim/lookup.c $(GPUSIM_GEN)/driver_stubs.c \
+    tests/gpusim/internal.h tests/lib/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -o $@ $(filter %.c,$^)
+
+# A driver of its own, found by DT_RPATH as the simulated one is found by `run`.
+$(GPUSIM_TESTS)/fake_driver/libcuda.so.1: tests/unit/gpusim_fake_driver.c tests/unit/gpusim_fake_driver.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+$(GPUSIM_TESTS)/gpusim_runtime_calls: tests/unit/gpusim_runtime_calls.c tests/unit/gpusim_fake_driver.h \
+    tests/lib/tap.h tests/gpusim/runtime/driver.def $(B)/gpusim/libcudart.so.13 \
+    $(GPUSIM_TESTS)/fake_driver/libcuda.so.1
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -o $@ $< $(B)/gpusim/libcudart.so.13 -ldl \
+	  -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/fake_driver:$$ORIGIN/../../gpusim'
+
+# Programs as nvcc makes them; what is run is a script that calls the launcher.
+GPUSIM_NVCC := $(NVCC) -std=c++17 -O1 -I. -gencode arch=compute_75,code=compute_75 -Xcompiler -Wall,-Wextra
+GPUSIM_ON_GPU = printf '\#!/bin/sh\nexec "$$(dirname "$$0")/../../gpusim/run" "$$0.program"\n' >$@ && chmod +x $@
+GPUSIM_TEST_DEPENDS := tests/unit/gpusim_runtime.cu tests/lib/tap.h $(B)/gpusim/libcudart.so.13 \
+  $(B)/gpusim/libcuda.so.1 $(B)/gpusim/run
+$(GPUSIM_TESTS)/gpusim_runtime: $(GPUSIM_TEST_DEPENDS)
+	@mkdir -p $(@D)
+	$(GPUSIM_NVCC) -cudart shared -o $@.program $<
+	@$(GPUSIM_ON_GPU)
+$(GPUSIM_TESTS)/gpusim_runtime_per_thread: $(GPUSIM_TEST_DEPENDS)
+	@mkdir -p $(@D)
+	$(GPUSIM_NVCC) -cudart shared --default-stream per-thread -o $@.program $<
+	@$(GPUSIM_ON_GPU)
+$(GPUSIM_TESTS)/gpusim_runtime_static: $(GPUSIM_TEST_DEPENDS) $(B)/gpusim/libcudart_static.a
+	@mkdir -p $(@D)
+	$(GPUSIM_NVCC) -cudart none -o $@.program $< -L$(B)/gpusim -l:libcudart_static.a -ldl -lpthread $(SANFLAGS:%=-Xcompiler %)
+	@$(GPUSIM_ON_GPU)
