@@ -79,6 +79,7 @@ void run(const Options &options, Summary &summary) {
     ~NotePeaks() {
       summary.device_peak = allocator.reserved_bytes_peak();
       summary.device_peak_without_activations = allocator.lasting_bytes_peak();
+      summary.segments_released = allocator.releases();
     }
   } note_peaks{allocator, summary};
 

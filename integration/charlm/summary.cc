@@ -115,6 +115,7 @@ void write_json(const std::string &path, const Summary &s) {
   add("parameter_elements", std::to_string(s.parameter_elements));
   add("device_peak", std::to_string(s.device_peak));
   add("device_peak_without_activations", std::to_string(s.device_peak_without_activations));
+  add("segments_released", std::to_string(s.segments_released));
   add("seconds", number(s.seconds), "\n}\n");
   std::FILE *file = std::fopen(path.c_str(), "w");
   const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();

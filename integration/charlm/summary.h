@@ -24,6 +24,7 @@ struct Summary {
   uint64_t parameter_elements = 0;
   uint32_t scratch_sum = 0;
   size_t device_peak = 0, device_peak_without_activations = 0;
+  size_t segments_released = 0; // to the driver, under memory pressure
   double seconds = 0;
 };
 
