@@ -36,12 +36,12 @@ case "${1-}" in
 -*) fail "unknown option $1; options go before the program, and the only one is --help" 2 ;;
 esac
 
-program=$(command -v -- "$1") || {
-  if [ -e "$1" ]; then
-    fail "$1 is not an executable program (chmod +x $1 if it should be)" 126
-  fi
+program=$(command -v -- "$1") || program=$1
+if [ ! -e "$program" ]; then
   fail "$1: no such program" 127
-}
+elif [ ! -f "$program" ] || [ ! -x "$program" ]; then
+  fail "$1 is not an executable program (chmod +x $1 if it should be)" 126
+fi
 
 for library in libcuda.so.1 libcudart.so.13; do
   [ -e "$here/$library" ] || fail "$here/$library is missing; build it with \`make\`" 1
