@@ -18,6 +18,7 @@ CUDA_INC := -isystem $(CUDA_HOME)/include
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wvla -Werror
 OPT ?= -O2 -g
 # SAN=address,undefined or SAN=thread builds everything under build/<name> with that sanitizer.
+comma := ,
 ifdef SAN
 B := build/san-$(subst $(comma),-,$(SAN))
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
