@@ -55,4 +55,10 @@ fi
 
 LD_LIBRARY_PATH=$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
+# In a sanitizer build the sanitizer's runtime; it has to come first, also in a program built without it.
+sanitizer='@SANITIZER@'
+if [ -n "$sanitizer" ]; then
+  LD_PRELOAD=$sanitizer${LD_PRELOAD:+:$LD_PRELOAD}
+  export LD_PRELOAD
+fi
 exec "$@"

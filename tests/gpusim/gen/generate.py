@@ -4,7 +4,8 @@ stub library nor NVIDIA's runtime.
 
     generate.py driver OUT_DIR     driver_stubs.c, driver_table.inc   from driver_names.txt
     generate.py runtime OUT_DIR    runtime_stubs.c                    from runtime_names.txt
-    generate.py run OUT_FILE       the launcher `run`                 from run.sh and switches.def
+    generate.py run OUT_FILE       the launcher `run`                 from run.sh and switches.def;
+                                   GPUSIM_SANITIZER names a library that it preloads
     generate.py names CUDA_HOME    rewrites both lists; only needed for another toolkit
 
 driver_names.txt: symbol, base name, first CUDA version, 1 for a per-thread-stream form; tab separated.
@@ -119,9 +120,12 @@ def switch_help():
 def generate_run(out_file):
     with open(os.path.join(GPUSIM, "run.sh"), encoding="utf-8") as file:
         text = file.read()
-    if text.count("@SWITCHES@") != 1:
-        sys.exit("run.sh: expected exactly one @SWITCHES@")
-    write(out_file, text.replace("@SWITCHES@", switch_help()))
+    for name, value in (("@SWITCHES@", switch_help()),
+                        ("@SANITIZER@", os.environ.get("GPUSIM_SANITIZER", ""))):
+        if text.count(name) != 1:
+            sys.exit(f"run.sh: expected exactly one {name}")
+        text = text.replace(name, value)
+    write(out_file, text)
     os.chmod(out_file, 0o755)
 
 

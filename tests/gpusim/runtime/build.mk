@@ -12,8 +12,10 @@ $(GPUSIM_GEN)/driver_table.inc: $(GPUSIM_GENERATE) tests/gpusim/gen/driver_names
 $(GPUSIM_GEN)/driver_stubs.c: $(GPUSIM_GEN)/driver_table.inc ;
 $(GPUSIM_GEN)/runtime_stubs.c: $(GPUSIM_GENERATE) tests/gpusim/gen/runtime_names.txt
 	@$(PYTHON) $< runtime $(GPUSIM_GEN)
+GPUSIM_SANITIZER := $(if $(findstring address,$(SAN)),libasan.so,$(if $(findstring thread,$(SAN)),libtsan.so))
 $(B)/gpusim/run: $(GPUSIM_GENERATE) tests/gpusim/run.sh tests/gpusim/switches.def
-	@$(PYTHON) $< run $@
+	@GPUSIM_SANITIZER='$(if $(GPUSIM_SANITIZER),$(shell $(CC) -print-file-name=$(GPUSIM_SANITIZER)))' \
+	  $(PYTHON) $< run $@
 
 # ---- the runtime ----
 # Compiled a second time for per-thread default streams; runtime.h says why.
