@@ -46,10 +46,10 @@ CUresult driver_missing(void);
       real_##symbol = __atomic_load_n(&driver.symbol, __ATOMIC_RELAXED);                           \
     real_##symbol;                                                                                 \
   })
-#define driver_call(symbol, ...)                                                                   \
+#define driver_call(symbol, arguments)                                                             \
   ({                                                                                               \
     __typeof__(driver.symbol) call_##symbol = driver_real(symbol);                                 \
-    __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol(__VA_ARGS__) : driver_missing();    \
+    __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol arguments : driver_missing();       \
   })
 
 /* The wrappers. Each is exported under the driver's own name, so that direct links meet the very

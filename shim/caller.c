@@ -1,0 +1,103 @@
+/* Classifying the caller of an allocation (caller.h). The stack is walked with glibc's backtrace,
+   whose first call loads libgcc_s: that happens in caller_prepare. Which module a return address
+   lies in comes from dl_iterate_phdr, remembered in a small table of answers that is valid for one
+   generation of loaded objects; an answer is one word, so readers need no lock. */
+#define _GNU_SOURCE
+#include "caller.h"
+#include "../policy/config.h"
+#include "../policy/report.h"
+#include "process.h"
+#include <execinfo.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { FRAMES = 16, ANSWERS = 256 };
+
+extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
+
+/* Return address with the generation in its unused upper bits and the kind in its lowest two; 0
+   when free. Addresses four bytes apart can't lie in two modules. */
+static _Atomic uintptr_t answers[ANSWERS];
+
+struct question {
+  uintptr_t address;
+  enum caller_kind kind;
+};
+
+static bool begins(const char *text, const char *with) {
+  return strncmp(text, with, strlen(with)) == 0;
+}
+
+enum caller_kind caller_classify(const char *path) {
+  const char *slash = strrchr(path, '/');
+  const char *name = slash ? slash + 1 : path;
+  if (!*path)
+    return CALLER_ALLOWED;
+  if (begins(name, "libcuda.so") || begins(name, "libcudart"))
+    return CALLER_TRANSPARENT;
+  if (begins(name, "libc10_cuda"))
+    return CALLER_ALLOWED;
+  return config_caller_allowed(process_config(), path) ? CALLER_ALLOWED : CALLER_OTHER;
+}
+
+static int visit(struct dl_phdr_info *info, size_t size, void *data) {
+  struct question *question = data;
+  bool inside = false, ours = false;
+  (void)size;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+    uintptr_t start = info->dlpi_addr + header->p_vaddr;
+    if (header->p_type == PT_LOAD && question->address - start < header->p_memsz)
+      inside = true;
+    if (header->p_type == PT_DYNAMIC && start == (uintptr_t)_DYNAMIC)
+      ours = true;
+  }
+  if (!inside)
+    return 0;
+  question->kind = ours ? CALLER_TRANSPARENT : caller_classify(info->dlpi_name);
+  return 1;
+}
+
+/* Only the counters: stops at the first object. */
+static int read_generation(struct dl_phdr_info *info, size_t size, void *data) {
+  (void)size;
+  *(uint64_t *)data = info->dlpi_adds * 0x10001u + info->dlpi_subs;
+  return 1;
+}
+
+static enum caller_kind kind_of(uintptr_t address, uint64_t generation) {
+  uintptr_t key = (address ^ (uintptr_t)(generation << 48)) & ~(uintptr_t)3;
+  _Atomic uintptr_t *slot = &answers[(address >> 2) % ANSWERS];
+  uintptr_t answer = atomic_load_explicit(slot, memory_order_relaxed);
+  if ((answer & ~(uintptr_t)3) == key)
+    return (enum caller_kind)(answer & 3);
+  struct question question = {.address = address, .kind = CALLER_OTHER};
+  dl_iterate_phdr(visit, &question);
+  /* relaxed: the word says everything */
+  atomic_store_explicit(slot, key | (uintptr_t)question.kind, memory_order_relaxed);
+  return question.kind;
+}
+
+void caller_prepare(void) {
+  void *frames[2];
+  (void)backtrace(frames, 2);
+}
+
+bool caller_allowed(void) {
+  void *frames[FRAMES];
+  uint64_t generation = 0;
+  int depth = backtrace(frames, FRAMES);
+  if (depth <= 1) {
+    report_reason("the stack can't be walked (libgcc_s.so.1 is missing): no allocation may move");
+    return false;
+  }
+  dl_iterate_phdr(read_generation, &generation);
+  for (int i = 0; i < depth; i++) {
+    enum caller_kind kind = kind_of((uintptr_t)frames[i], generation);
+    if (kind != CALLER_TRANSPARENT)
+      return kind == CALLER_ALLOWED;
+  }
+  return false;
+}

@@ -1,0 +1,19 @@
+/* Who asks for memory: only allocations of callers we know may move (the framework's allocator, the
+   program itself, what the user names), so that buffers of communication and RDMA libraries stay
+   native. */
+#ifndef OFFLOAD_CALLER_H
+#define OFFLOAD_CALLER_H
+#include <stdbool.h>
+
+/* Loads what walking the stack needs, at a moment when loading is harmless. */
+void caller_prepare(void);
+
+/* True when the first stack frame outside libcuda, libcudart and this library lies in libc10_cuda,
+   the main executable, or a module that OFFLOAD_CALLERS names. Takes the loader's lock: call it
+   under none of ours. For large allocations and rare questions: some microseconds. */
+bool caller_allowed(void);
+
+/* Of a module's path; "" is the main executable. For tests. */
+enum caller_kind { CALLER_TRANSPARENT, CALLER_ALLOWED, CALLER_OTHER };
+enum caller_kind caller_classify(const char *path);
+#endif

@@ -1,0 +1,187 @@
+/* Wrappers of copies and memsets: each tells the state rooms what it reads and writes, before the
+   real call. Every shape is written once and stands for the entry with the legacy default stream
+   and the one with the per-thread default stream. */
+#include "hooks.h"
+#include "state.h"
+
+static void touches(CUdeviceptr address, size_t bytes, CUstream stream, bool writes) {
+  if (process_capture_open()) {
+    /* A copy node may keep the kind of memory it was recorded with. */
+    struct range *range = hook_range(address);
+    if (range)
+      atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
+  }
+  state_foreign_access((uintptr_t)address, bytes, stream, writes);
+}
+#define READS(address, bytes) touches(address, bytes, on, false)
+#define WRITES(address, bytes) touches(address, bytes, on, true)
+
+#define COPY(symbol, parameters, arguments, touch, stream)                                         \
+  CUresult hook_##symbol parameters {                                                              \
+    if (process_active()) {                                                                        \
+      const CUstream on = (stream);                                                                \
+      touch;                                                                                       \
+    }                                                                                              \
+    return hook_pass(symbol, arguments);                                                           \
+  }
+#define SYNC(symbol, parameters, arguments, touch)                                                 \
+  COPY(symbol, parameters, arguments, touch, NULL)                                                 \
+  COPY(symbol##_ptds, parameters, arguments, touch, CU_STREAM_PER_THREAD)
+#define ASYNC(symbol, parameters, arguments, touch)                                                \
+  COPY(symbol, parameters, arguments, touch, hook_stream(stream, false))                           \
+  COPY(symbol##_ptsz, parameters, arguments, touch, hook_stream(stream, true))
+
+/* ---- plain runs of bytes ---- */
+
+#define BOTH                                                                                       \
+  READS(source, bytes);                                                                            \
+  WRITES(destination, bytes)
+
+SYNC(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+     (destination, source, bytes), BOTH)
+ASYNC(cuMemcpyAsync, (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+      (destination, source, bytes, stream), BOTH)
+SYNC(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+     (destination, source, bytes), BOTH)
+ASYNC(cuMemcpyDtoDAsync_v2,
+      (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+      (destination, source, bytes, stream), BOTH)
+SYNC(cuMemcpyHtoD_v2, (CUdeviceptr destination, const void *source, size_t bytes),
+     (destination, source, bytes), WRITES(destination, bytes))
+ASYNC(cuMemcpyHtoDAsync_v2,
+      (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream),
+      (destination, source, bytes, stream), WRITES(destination, bytes))
+SYNC(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes),
+     (destination, source, bytes), READS(source, bytes))
+ASYNC(cuMemcpyDtoHAsync_v2, (void *destination, CUdeviceptr source, size_t bytes, CUstream stream),
+      (destination, source, bytes, stream), READS(source, bytes))
+SYNC(cuMemcpyDtoA_v2,
+     (CUarray destination, size_t destination_offset, CUdeviceptr source, size_t bytes),
+     (destination, destination_offset, source, bytes), READS(source, bytes))
+SYNC(cuMemcpyAtoD_v2, (CUdeviceptr destination, CUarray source, size_t source_offset, size_t bytes),
+     (destination, source, source_offset, bytes), WRITES(destination, bytes))
+SYNC(cuMemcpyPeer,
+     (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
+      CUcontext source_context, size_t bytes),
+     (destination, destination_context, source, source_context, bytes), BOTH)
+ASYNC(cuMemcpyPeerAsync,
+      (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
+       CUcontext source_context, size_t bytes, CUstream stream),
+      (destination, destination_context, source, source_context, bytes, stream), BOTH)
+
+/* ---- rectangles and boxes: from their first byte to their last ---- */
+
+static size_t box_bytes(size_t pitch, size_t rows, size_t width, size_t height, size_t depth) {
+  return width && height && depth ? ((depth - 1) * rows + height - 1) * pitch + width : 0;
+}
+static bool on_device(CUmemorytype type) {
+  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+}
+
+static void rectangle(const CUDA_MEMCPY2D *copy, CUstream on) {
+  if (!copy)
+    return;
+  if (on_device(copy->srcMemoryType))
+    READS(copy->srcDevice + copy->srcY * copy->srcPitch + copy->srcXInBytes,
+          box_bytes(copy->srcPitch, 1, copy->WidthInBytes, copy->Height, 1));
+  if (on_device(copy->dstMemoryType))
+    WRITES(copy->dstDevice + copy->dstY * copy->dstPitch + copy->dstXInBytes,
+           box_bytes(copy->dstPitch, 1, copy->WidthInBytes, copy->Height, 1));
+}
+
+/* CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name these fields alike. */
+#define BOX(copy)                                                                                  \
+  do {                                                                                             \
+    if (!(copy))                                                                                   \
+      break;                                                                                       \
+    if (on_device((copy)->srcMemoryType))                                                          \
+      READS((copy)->srcDevice +                                                                    \
+                ((copy)->srcZ * (copy)->srcHeight + (copy)->srcY) * (copy)->srcPitch +             \
+                (copy)->srcXInBytes,                                                               \
+            box_bytes((copy)->srcPitch, (copy)->srcHeight, (copy)->WidthInBytes, (copy)->Height,   \
+                      (copy)->Depth));                                                             \
+    if (on_device((copy)->dstMemoryType))                                                          \
+      WRITES((copy)->dstDevice +                                                                   \
+                 ((copy)->dstZ * (copy)->dstHeight + (copy)->dstY) * (copy)->dstPitch +            \
+                 (copy)->dstXInBytes,                                                              \
+             box_bytes((copy)->dstPitch, (copy)->dstHeight, (copy)->WidthInBytes, (copy)->Height,  \
+                       (copy)->Depth));                                                            \
+  } while (0)
+
+SYNC(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy), rectangle(copy, on))
+SYNC(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy), rectangle(copy, on))
+ASYNC(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream),
+      rectangle(copy, on))
+SYNC(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), (copy), BOX(copy))
+ASYNC(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream), BOX(copy))
+SYNC(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy), (copy), BOX(copy))
+ASYNC(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (copy, stream),
+      BOX(copy))
+
+/* ---- batches ---- */
+
+static void batch(const CUdeviceptr *destinations, const CUdeviceptr *sources, const size_t *sizes,
+                  size_t count, CUstream on) {
+  for (size_t i = 0; destinations && sources && sizes && i < count; i++) {
+    READS(sources[i], sizes[i]);
+    WRITES(destinations[i], sizes[i]);
+  }
+}
+
+static void operand(const CUmemcpy3DOperand *side, CUextent3D extent, CUstream on, bool writes) {
+  if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+    return;
+  size_t pitch = side->op.ptr.rowLength ? side->op.ptr.rowLength : extent.width;
+  size_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent.height;
+  touches(side->op.ptr.ptr, box_bytes(pitch, rows, extent.width, extent.height, extent.depth), on,
+          writes);
+}
+
+static void boxes(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream on) {
+  for (size_t i = 0; operations && i < count; i++) {
+    operand(&operations[i].src, operations[i].extent, on, false);
+    operand(&operations[i].dst, operations[i].extent, on, true);
+  }
+}
+
+ASYNC(cuMemcpyBatchAsync,
+      (CUdeviceptr * destinations, CUdeviceptr *sources, size_t *sizes, size_t count,
+       CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+       size_t *failed, CUstream stream),
+      (destinations, sources, sizes, count, attributes, attribute_indices, attribute_count, failed,
+       stream),
+      batch(destinations, sources, sizes, count, on))
+ASYNC(cuMemcpyBatchAsync_v2,
+      (CUdeviceptr * destinations, CUdeviceptr *sources, size_t *sizes, size_t count,
+       CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
+       CUstream stream),
+      (destinations, sources, sizes, count, attributes, attribute_indices, attribute_count, stream),
+      batch(destinations, sources, sizes, count, on))
+ASYNC(cuMemcpy3DBatchAsync,
+      (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
+       CUstream stream),
+      (count, operations, failed, flags, stream), boxes(operations, count, on))
+ASYNC(cuMemcpy3DBatchAsync_v2,
+      (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
+      (count, operations, flags, stream), boxes(operations, count, on))
+
+/* ---- memsets ---- */
+
+#define MEMSET(bits, type)                                                                         \
+  SYNC(cuMemsetD##bits##_v2, (CUdeviceptr destination, type value, size_t count),                  \
+       (destination, value, count), WRITES(destination, count * sizeof value))                     \
+  ASYNC(cuMemsetD##bits##Async,                                                                    \
+        (CUdeviceptr destination, type value, size_t count, CUstream stream),                      \
+        (destination, value, count, stream), WRITES(destination, count * sizeof value))            \
+  SYNC(cuMemsetD2D##bits##_v2,                                                                     \
+       (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height),           \
+       (destination, pitch, value, width, height),                                                 \
+       WRITES(destination, box_bytes(pitch, 1, width * sizeof value, height, 1)))                  \
+  ASYNC(cuMemsetD2D##bits##Async,                                                                  \
+        (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height,           \
+         CUstream stream),                                                                         \
+        (destination, pitch, value, width, height, stream),                                        \
+        WRITES(destination, box_bytes(pitch, 1, width * sizeof value, height, 1)))
+MEMSET(8, unsigned char)
+MEMSET(16, unsigned short)
+MEMSET(32, unsigned)

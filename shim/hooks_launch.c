@@ -1,0 +1,102 @@
+/* Wrappers of everything that starts kernels. A recognised launch goes to the step; any other is
+   shown to the state rooms and handed on unchanged. */
+#include "hooks.h"
+#include "lock.h"
+#include "state.h"
+#include "step.h"
+#include "touch.h"
+#include <stdlib.h>
+
+/* True when the step took the launch over. */
+static bool taken(const struct launch *launch, CUresult *result, const char *where) {
+  if (step_launch(launch, result)) {
+    (void)process_note(*result, where);
+    return true;
+  }
+  state_foreign_launch(launch->function, hook_stream(launch->stream, launch->per_thread),
+                       launch->kernel_parameters, launch->extra);
+  return false;
+}
+
+#define LAUNCH(symbol, is_per_thread)                                                              \
+  CUresult hook_##symbol(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,   \
+                         unsigned block_x, unsigned block_y, unsigned block_z,                     \
+                         unsigned shared_bytes, CUstream stream, void **kernel_parameters,         \
+                         void **extra) {                                                           \
+    if (process_active()) {                                                                        \
+      const struct launch launch = {function,                                                      \
+                                    {grid_x, grid_y, grid_z},                                      \
+                                    {block_x, block_y, block_z},                                   \
+                                    shared_bytes,                                                  \
+                                    stream,                                                        \
+                                    is_per_thread,                                                 \
+                                    true,                                                          \
+                                    kernel_parameters,                                             \
+                                    extra};                                                        \
+      CUresult result;                                                                             \
+      if (taken(&launch, &result, #symbol))                                                        \
+        return result;                                                                             \
+    }                                                                                              \
+    return hook_pass(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,         \
+                              shared_bytes, stream, kernel_parameters, extra));                    \
+  }
+LAUNCH(cuLaunchKernel, false)
+LAUNCH(cuLaunchKernel_ptsz, true)
+
+#define LAUNCH_EX(symbol, is_per_thread)                                                           \
+  CUresult hook_##symbol(const CUlaunchConfig *config, CUfunction function,                        \
+                         void **kernel_parameters, void **extra) {                                 \
+    if (config && process_active()) {                                                              \
+      const struct launch launch = {function,                                                      \
+                                    {config->gridDimX, config->gridDimY, config->gridDimZ},        \
+                                    {config->blockDimX, config->blockDimY, config->blockDimZ},     \
+                                    config->sharedMemBytes,                                        \
+                                    config->hStream,                                               \
+                                    is_per_thread,                                                 \
+                                    config->numAttrs == 0,                                         \
+                                    kernel_parameters,                                             \
+                                    extra};                                                        \
+      CUresult result;                                                                             \
+      if (taken(&launch, &result, #symbol))                                                        \
+        return result;                                                                             \
+    }                                                                                              \
+    return hook_pass(symbol, (config, function, kernel_parameters, extra));                        \
+  }
+LAUNCH_EX(cuLaunchKernelEx, false)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
+
+#define LAUNCH_COOPERATIVE(symbol, is_per_thread)                                                  \
+  CUresult hook_##symbol(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,   \
+                         unsigned block_x, unsigned block_y, unsigned block_z,                     \
+                         unsigned shared_bytes, CUstream stream, void **kernel_parameters) {       \
+    if (process_active())                                                                          \
+      state_foreign_launch(function, hook_stream(stream, is_per_thread), kernel_parameters, NULL); \
+    return hook_pass(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,         \
+                              shared_bytes, stream, kernel_parameters));                           \
+  }
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
+
+/* What a graph's nodes touch is not known here: it may be anything, so moving waits for it. */
+static void graph_touches(CUstream stream) {
+  uintptr_t low, high;
+  range_watched(&low, &high);
+  if (low >= high)
+    return;
+  size_t count = 0;
+  enqueue_lock();
+  struct range **ranges = range_list(&count);
+  for (size_t i = 0; ranges && i < count; i++)
+    touch_stream(ranges[i], stream);
+  enqueue_unlock();
+  free((void *)ranges);
+}
+
+#define GRAPH_LAUNCH(symbol, is_per_thread)                                                        \
+  CUresult hook_##symbol(CUgraphExec graph, CUstream stream) {                                     \
+    if (process_active())                                                                          \
+      graph_touches(hook_stream(stream, is_per_thread));                                           \
+    return hook_pass(symbol, (graph, stream));                                                     \
+  }
+GRAPH_LAUNCH(cuGraphLaunch, false)
+GRAPH_LAUNCH(cuGraphLaunch_ptsz, true)

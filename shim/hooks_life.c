@@ -1,0 +1,149 @@
+/* Wrappers of beginnings and ends: the driver's start, functions whose handles may be re-used,
+   streams and contexts that go away, captures that open and close. */
+#include "hooks.h"
+#include "state.h"
+#include "step.h"
+
+CUresult hook_cuInit(unsigned flags) {
+  CUresult result = driver_call(cuInit, (flags));
+  if (result == CUDA_SUCCESS)
+    process_started();
+  return result;
+}
+
+/* ---- functions ---- */
+
+CUresult hook_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+  CUresult result = hook_pass(cuModuleGetFunction, (function, module, name));
+  if (result == CUDA_SUCCESS && process_active())
+    step_kernel_seen(name);
+  return result;
+}
+
+CUresult hook_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+  CUresult result = hook_pass(cuLibraryGetKernel, (kernel, library, name));
+  if (result == CUDA_SUCCESS && process_active())
+    step_kernel_seen(name);
+  return result;
+}
+
+static void forget_functions(void) {
+  if (process_started_here()) {
+    step_forget_functions();
+    state_forget_functions();
+  }
+}
+
+CUresult hook_cuModuleUnload(CUmodule module) {
+  forget_functions();
+  return hook_pass(cuModuleUnload, (module));
+}
+
+CUresult hook_cuLibraryUnload(CUlibrary library) {
+  forget_functions();
+  return hook_pass(cuLibraryUnload, (library));
+}
+
+/* ---- contexts: drained and emptied before the real call ---- */
+
+static void forget_context(CUcontext context) {
+  if (!context || !process_started_here())
+    return;
+  step_forget_context(context);
+  range_forget_context(context);
+  forget_functions();
+}
+
+CUresult hook_cuCtxDestroy_v2(CUcontext context) {
+  forget_context(context);
+  return hook_pass(cuCtxDestroy_v2, (context));
+}
+
+static bool primary_active(CUdevice device) {
+  unsigned flags;
+  int active = 0;
+  return driver.cuDevicePrimaryCtxGetState &&
+         driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* The handle of a primary context that exists; holding it costs a reference, which is given back.
+ */
+static CUcontext primary_context(CUdevice device) {
+  CUcontext context = NULL;
+  if (!process_started_here() || !primary_active(device) || !driver.cuDevicePrimaryCtxRetain ||
+      driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+    return NULL;
+  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return context;
+}
+
+CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  forget_context(primary_context(device));
+  return hook_pass(cuDevicePrimaryCtxReset_v2, (device));
+}
+
+/* Whether this release is the last can't be known before: the runtime may hold references of which
+   no call tells. So it is looked at afterwards; virtual memory outlives its context. */
+CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  CUcontext context = primary_context(device);
+  CUresult result = hook_pass(cuDevicePrimaryCtxRelease_v2, (device));
+  if (context && !primary_active(device))
+    forget_context(context);
+  return result;
+}
+
+/* ---- streams and captures ---- */
+
+static bool captures_surely(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing &&
+         driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUresult hook_cuStreamDestroy_v2(CUstream stream) {
+  bool captured = process_capture_open() && captures_surely(stream);
+  if (process_active())
+    state_stream_destroyed(stream);
+  CUresult result = hook_pass(cuStreamDestroy_v2, (stream));
+  if (captured && result == CUDA_SUCCESS)
+    process_capture_ended();
+  return result;
+}
+
+/* Counted before the real call, so that a move of another thread can't slip in between. */
+#define BEGIN_CAPTURE(symbol, parameters, arguments)                                               \
+  CUresult hook_##symbol parameters {                                                              \
+    process_capture_began();                                                                       \
+    CUresult result = hook_pass(symbol, arguments);                                                \
+    if (result != CUDA_SUCCESS)                                                                    \
+      process_capture_ended();                                                                     \
+    return result;                                                                                 \
+  }
+BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode),
+              (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph,
+              (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+               const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
+              (stream, graph, dependencies, edges, count, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz,
+              (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+               const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
+              (stream, graph, dependencies, edges, count, mode))
+
+/* An invalidated capture ends with an error, and a capture ended from the wrong thread goes on:
+   what counts is whether the stream captured before and doesn't afterwards. */
+#define END_CAPTURE(symbol, is_per_thread)                                                         \
+  CUresult hook_##symbol(CUstream stream, CUgraph *graph) {                                        \
+    CUstream on = hook_stream(stream, is_per_thread);                                              \
+    bool captured = process_capture_open() && captures_surely(on);                                 \
+    CUresult result = hook_pass(symbol, (stream, graph));                                          \
+    if (captured && !captures_surely(on))                                                          \
+      process_capture_ended();                                                                     \
+    return result;                                                                                 \
+  }
+END_CAPTURE(cuStreamEndCapture, false)
+END_CAPTURE(cuStreamEndCapture_ptsz, true)

@@ -1,0 +1,187 @@
+/* Wrappers of device memory: which allocations become ranges, and everything a program may ask of
+   such memory afterwards. What belongs to a range is answered also when the hooks have stopped;
+   every other address goes to the driver. */
+#include "../policy/report.h"
+#include "attributes.h"
+#include "caller.h"
+#include "hooks.h"
+#include "lock.h"
+#include "pressure.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static _Atomic bool native_only;
+
+void hook_stay_native(const char *reason) {
+  if (!atomic_exchange_explicit(&native_only, true, memory_order_relaxed))
+    report_reason("%s: allocations from then on stayed native", reason);
+}
+
+/* Somebody holds, or is about to hold, the physical pages: they may not be exchanged any more. */
+static void pin(struct range *range) {
+  atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
+}
+
+static bool may_become_range(void) {
+  return process_config()->mode != MODE_OBSERVE &&
+         !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
+         caller_allowed();
+}
+
+CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+  if (!process_active() || !pointer || bytes < process_config()->min_allocation.bytes)
+    return hook_pass(cuMemAlloc_v2, (pointer, bytes));
+  report_add(allocations_seen, 1);
+  if (may_become_range()) {
+    CUresult result = range_create(pointer, bytes, PIECE_DEVICE);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+      result = pressure_allocate(pointer, bytes, result);
+    if (result != CUDA_ERROR_NOT_SUPPORTED)
+      return process_note(result, "cuMemAlloc_v2");
+  }
+  CUresult result = hook_pass(cuMemAlloc_v2, (pointer, bytes));
+  if (result == CUDA_SUCCESS)
+    pressure_native_allocated(*pointer, bytes);
+  return result;
+}
+
+CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
+  struct range *range = hook_range(pointer);
+  if (range)
+    return range->base == pointer ? process_note(range_destroy(range), "cuMemFree_v2")
+                                  : CUDA_ERROR_INVALID_VALUE;
+  if (process_active())
+    pressure_native_freed(pointer);
+  return hook_pass(cuMemFree_v2, (pointer));
+}
+
+/* Memory of cuMemAlloc may be freed in stream order too. A range can't be, without a call from the
+   stream; so the host waits for the stream, which is later than asked for and never too early. A
+   capturing stream gets the driver's own refusal. */
+#define FREE_ASYNC(symbol, is_per_thread)                                                          \
+  CUresult hook_##symbol(CUdeviceptr pointer, CUstream stream) {                                   \
+    struct range *range = hook_range(pointer);                                                     \
+    if (!range || range->base != pointer || process_capturing(stream, is_per_thread))              \
+      return hook_pass(symbol, (pointer, stream));                                                 \
+    CUresult result = driver.cuStreamSynchronize(hook_stream(stream, is_per_thread));              \
+    return process_note(result == CUDA_SUCCESS ? range_destroy(range) : result, #symbol);          \
+  }
+FREE_ASYNC(cuMemFreeAsync, false)
+FREE_ASYNC(cuMemFreeAsync_ptsz, true)
+
+/* Registration caches ask for the allocation's bounds before they take hold of its pages; the
+   framework's own allocator asks for its IPC offsets only. */
+CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+  struct range *range = hook_range(pointer);
+  if (!range)
+    return hook_pass(cuMemGetAddressRange_v2, (base, bytes, pointer));
+  if (!caller_allowed())
+    pin(range);
+  if (base)
+    *base = range->base;
+  if (bytes)
+    *bytes = range->bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
+                                    CUdeviceptr pointer) {
+  struct range *range = value ? hook_range(pointer) : NULL;
+  if (!range)
+    return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+  if (attribute_pins(attribute))
+    pin(range);
+  CUresult result;
+  if (attribute_answer(range, attribute, pointer, value, &result))
+    return result;
+  return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+}
+
+/* The real call comes first, for attributes that only it knows; what it says about ours is then
+   overwritten. Attributes that don't apply become zero, and the call succeeds (cuda.h). */
+CUresult hook_cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
+                                     CUdeviceptr pointer) {
+  struct range *range = attributes && values ? hook_range(pointer) : NULL;
+  CUresult result = hook_pass(cuPointerGetAttributes, (count, attributes, values, pointer));
+  if (!range || result != CUDA_SUCCESS)
+    return result;
+  for (unsigned i = 0; i < count; i++) {
+    CUresult ignored;
+    if (attribute_pins(attributes[i]))
+      pin(range);
+    if (values[i])
+      (void)attribute_answer(range, attributes[i], pointer, values[i], &ignored);
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Virtual memory refuses SYNC_MEMOPS; the context's flag asks for the same of all its memory. */
+CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                    CUdeviceptr pointer) {
+  struct range *range = hook_range(pointer);
+  if (range)
+    pin(range);
+  CUresult result = hook_pass(cuPointerSetAttribute, (value, attribute, pointer));
+  unsigned flags = 0;
+  if (range && result != CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value &&
+      *(const unsigned *)value && driver.cuCtxSetFlags && driver.cuCtxGetFlags &&
+      driver.cuCtxGetFlags(&flags) == CUDA_SUCCESS)
+    result = driver.cuCtxSetFlags(flags | CU_CTX_SYNC_MEMOPS);
+  return result;
+}
+
+CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *ipc_handle, CUdeviceptr pointer) {
+  struct range *range = hook_range(pointer);
+  if (range) {
+    pin(range);
+    hook_stay_native("the program shares memory by cudaIpcGetMemHandle, which virtual memory "
+                     "can't (raise OFFLOAD_MIN_ALLOCATION above such buffers)");
+  }
+  return hook_pass(cuIpcGetMemHandle, (ipc_handle, pointer));
+}
+
+CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+  struct range *range = hook_range((CUdeviceptr)address);
+  if (range)
+    pin(range);
+  return hook_pass(cuMemRetainAllocationHandle, (handle, address));
+}
+
+CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t size,
+                                            CUmemRangeHandleType type, unsigned long long flags) {
+  struct range *range = hook_range(pointer);
+  if (range)
+    pin(range);
+  return hook_pass(cuMemGetHandleForAddressRange, (handle, pointer, size, type, flags));
+}
+
+/* Peer access covers memory of cuMemAlloc but not virtual memory: what ranges the peer has are
+   opened to this device and stay as they are, and later allocations stay native. */
+static void open_to_current_device(CUcontext peer) {
+  CUdevice device;
+  size_t count = 0;
+  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+    return;
+  const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  enqueue_lock();
+  struct range **ranges = range_list(&count);
+  for (size_t i = 0; ranges && i < count; i++) {
+    if (ranges[i]->context != peer)
+      continue;
+    pin(ranges[i]);
+    if (driver.cuMemSetAccess(ranges[i]->base, ranges[i]->mapped_bytes, &access, 1))
+      report_reason("a range of %zu bytes can't be opened to device %d", ranges[i]->bytes, device);
+  }
+  enqueue_unlock();
+  free((void *)ranges);
+}
+
+CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  CUresult result = hook_pass(cuCtxEnablePeerAccess, (peer, flags));
+  if (result == CUDA_SUCCESS && process_active()) {
+    hook_stay_native("the program enabled peer access between devices");
+    open_to_current_device(peer);
+  }
+  return result;
+}
