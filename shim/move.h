@@ -23,6 +23,9 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
  * context is drained. */
 void move_forget_context(CUcontext context);
 
+/* How often a move was given up because streams did not finish in time. Under the enqueue lock. */
+uint64_t move_late_count(void);
+
 /* How long the host waits for streams before it puts a move off: a rank that waits for a peer which
  * waits for us. */
 extern uint64_t move_wait_ns;

@@ -9,6 +9,10 @@
    once. CUDA_SUCCESS with a range, or CUDA_ERROR_OUT_OF_MEMORY. Not under the enqueue lock. */
 CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first);
 
+/* A device request of this size on this thread succeeded: a later failing one is a first again.
+ * range_create tells. */
+void pressure_satisfied(size_t bytes);
+
 /* An allocation of at least OFFLOAD_MIN_ALLOCATION that stays native began or ended its life: its
    size may be repeated by state. Freeing an unknown pointer is nothing. */
 void pressure_native_allocated(CUdeviceptr pointer, size_t bytes);

@@ -29,8 +29,8 @@ enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_HOME };
 
 struct piece {
   CUmemGenericAllocationHandle handle;
-  enum piece_tier tier;
-  enum piece_plan plan; /* of the step boundary at hand (state.c) */
+  _Atomic enum piece_tier tier; /* changes under the enqueue lock; a hint without */
+  enum piece_plan plan;         /* of the step boundary at hand (state.c) */
   bool provisional; /* began on the host because the device was full; confirmed or sent home by the
                        next step */
   _Atomic bool foreign_touched; /* something not ours used it since the last step; set without the
@@ -104,10 +104,30 @@ CUresult range_destroy(struct range *);
 void range_forget_context(CUcontext context);
 
 /* For the memory rooms. The table's read lock: ranges can't go away under it; never across a driver
-   call. `range_held` is range_find under it. */
+   call. `range_held` is range_find under it, `range_nth` the i-th range by address. */
 void range_table_hold(void);
 void range_table_release(void);
 struct range *range_held(uintptr_t address);
+struct range *range_nth(size_t i); /* NULL past the last */
+
+/* A piece has this handle on this tier from now on: counters, report and the watch follow. Under
+ * the enqueue lock. */
+void range_piece_set(struct range *, uint32_t piece, CUmemGenericAllocationHandle handle,
+                     enum piece_tier tier);
+
+/* Forked children must not inherit pinned pages that the CPU can see: they would be copied at fork.
+ */
+void range_dont_fork(uintptr_t address, size_t bytes);
+
+/* A piece of the range came to or left the host: the counters, and the report's. */
+void range_count_host(struct range *, bool more);
+
+/* Adds a range (false without memory), takes one out (false when it isn't there). `wait`: it is
+   freed while a capture is open, and range_table_waiting will hand it out, those of one context or
+   (NULL) any. */
+bool range_table_insert(struct range *);
+bool range_table_remove(struct range *, bool wait);
+struct range *range_table_waiting(CUcontext context);
 
 /* All ranges, as an array the caller frees; they stay valid under the enqueue lock. NULL when none
  * or without memory. */

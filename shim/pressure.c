@@ -1,0 +1,164 @@
+/* A device that ran out of memory (pressure.h). Per thread the last few failing sizes are kept: a
+   request of such a size is the second, the framework has given back what it had cached, and it is
+   helped, in this order:
+
+     evict      known state moves to the host, and the request is tried again on the device
+     overflow   before anything is known: if a known Adam kernel is in the process and the size
+   repeats that of a live allocation (m and v are made by zeros_like), the range begins its life on
+   the host, provisionally
+
+   A retry must come before RETRIES other sizes failed on the thread. A program that doesn't retry
+   meets the out of memory it would have met without us. Overflow ends with the first step: from
+   then on state is known and evicted, and what fails after that is something else, whose failure
+   batch-size finders want to see. */
+#include "pressure.h"
+#include "../policy/report.h"
+#include "driver.h"
+#include "lock.h"
+#include "process.h"
+#include "range.h"
+#include "state.h"
+#include "step.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RETRIES = 4, EVICTIONS = 3 };
+
+static _Thread_local size_t failed[RETRIES]; /* sizes, 0: none */
+static _Thread_local unsigned failed_next;
+
+static bool forget_failed(size_t bytes) {
+  for (size_t i = 0; i < RETRIES; i++)
+    if (failed[i] == bytes) {
+      failed[i] = 0;
+      return true;
+    }
+  return false;
+}
+
+void pressure_satisfied(size_t bytes) {
+  (void)forget_failed(bytes);
+}
+
+/* ---- sizes of native allocations ---- */
+
+/* Protects the table, sorted by address. */
+static pthread_mutex_t natives_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct native {
+  CUdeviceptr pointer;
+  size_t bytes;
+} * natives;
+static size_t native_count, native_room;
+
+/* Number of allocations at or below the address. */
+static size_t native_position(CUdeviceptr pointer) {
+  size_t from = 0, to = native_count;
+  while (from < to) {
+    size_t middle = from + (to - from) / 2;
+    if (natives[middle].pointer <= pointer)
+      from = middle + 1;
+    else
+      to = middle;
+  }
+  return from;
+}
+
+void pressure_native_allocated(CUdeviceptr pointer, size_t bytes) {
+  pthread_mutex_lock(&natives_mutex);
+  if (native_count == native_room) {
+    size_t more = native_room ? 2 * native_room : 64;
+    struct native *grown = realloc(natives, more * sizeof *grown);
+    if (grown) {
+      natives = grown;
+      native_room = more;
+    }
+  }
+  size_t i = native_position(pointer);
+  if (i && natives[i - 1].pointer == pointer) {
+    natives[i - 1].bytes = bytes; /* its free went past us */
+  } else if (native_count < native_room) {
+    memmove(natives + i + 1, natives + i, (native_count - i) * sizeof *natives);
+    natives[i] = (struct native){pointer, bytes};
+    native_count++;
+  }
+  pthread_mutex_unlock(&natives_mutex);
+}
+
+void pressure_native_freed(CUdeviceptr pointer) {
+  pthread_mutex_lock(&natives_mutex);
+  size_t i = native_position(pointer);
+  if (i && natives[i - 1].pointer == pointer) {
+    memmove(natives + i - 1, natives + i, (native_count - i) * sizeof *natives);
+    native_count--;
+  }
+  pthread_mutex_unlock(&natives_mutex);
+}
+
+static bool repeats_live(size_t bytes) {
+  bool live = range_size_live(bytes);
+  pthread_mutex_lock(&natives_mutex);
+  for (size_t i = 0; i < native_count && !live; i++)
+    live = natives[i].bytes == bytes;
+  pthread_mutex_unlock(&natives_mutex);
+  return live;
+}
+
+/* ---- help ---- */
+
+/* Device memory that the request lacks; all of it when the driver doesn't say. */
+static size_t lacking(size_t bytes) {
+  size_t free_bytes = 0, total = 0;
+  if (driver.cuMemGetInfo_v2(&free_bytes, &total) || free_bytes >= bytes)
+    return bytes;
+  return bytes - free_bytes;
+}
+
+static CUresult help_by_eviction(CUdeviceptr *pointer, size_t bytes) {
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  for (int i = 0; i < EVICTIONS && result == CUDA_ERROR_OUT_OF_MEMORY; i++) {
+    const size_t wanted =
+        lacking(bytes); /* another thread may take what was freed: more than once */
+    enqueue_lock();
+    const size_t freed = state_evict(wanted);
+    enqueue_unlock();
+    if (!freed)
+      break;
+    result = range_create(pointer, bytes, PIECE_DEVICE);
+  }
+  return result;
+}
+
+static bool may_overflow(size_t bytes) {
+  return process_config()->overflow && state_step() <= 1 && step_adam_seen() && repeats_live(bytes);
+}
+
+CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
+  if (first != CUDA_ERROR_OUT_OF_MEMORY)
+    return first;
+  const enum config_mode mode = process_config()->mode;
+  if (mode == MODE_OFF || mode == MODE_OBSERVE || process_capture_open())
+    return first;
+  if (!forget_failed(bytes)) {
+    failed[failed_next++ % RETRIES] = bytes;
+    report_add(refused_out_of_memory, 1);
+    return first;
+  }
+  CUresult result = help_by_eviction(pointer, bytes);
+  if (!result) {
+    report_line(LOG_VERBOSE, "state was moved to make room for %zu bytes", bytes);
+    return result;
+  }
+  if (may_overflow(bytes)) {
+    result = range_create(pointer, bytes, PIECE_HOST);
+    if (!result) {
+      report_line(
+          LOG_NORMAL,
+          "the device is full: %zu bytes that look like optimizer state begin in host memory "
+          "(OFFLOAD_OVERFLOW=0 forbids it)",
+          bytes);
+      return result;
+    }
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}

@@ -1,0 +1,371 @@
+/* Where state should live (state.h): the step rule, what moves at a step's beginning, what goes
+   home, eviction.
+
+   At the beginning of step n+1 the moments that step n named are complete. From them, per piece:
+     covered    every byte is state (census.c); then `streak` counts such steps in a row in which
+   nothing foreign touched it to host    covered, streak >= streak_needed, and its partners follow:
+   at least half of the state bytes in it have their partner bytes in pieces that are on the host
+   and stay, or move now. Taking one away may take others away, hence the fixpoint. Half and not
+   all: one small tensor whose partner must stay would hold back a whole piece home       on the
+   host, not covered or touched by something foreign; provided that the device keeps a piece of room
+   A provisional piece that is covered is confirmed; what touched it before, filled it. Pieces move
+   in the order in which their tensors were named, m beside v, so that a budget that ends leaves
+   pairs. */
+#include "state.h"
+#include "../policy/report.h"
+#include "census.h"
+#include "driver.h"
+#include "move.h"
+#include "process.h"
+#include "quiet.h"
+#include "tier.h"
+#include "touch.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* After a move that could not wait for its streams: steps until the next try, doubled each time. */
+enum { PUT_OFF_FIRST = 16, PUT_OFF_MOST = 4096 };
+
+static _Atomic uint64_t step; /* written under the enqueue lock */
+static uint64_t put_off_until, put_off_steps;
+
+/* What a decision is made from; all ranges of the process, under the enqueue lock. */
+struct view {
+  struct range **ranges;
+  size_t range_count;
+  struct moment *moments;
+  size_t moment_count;
+  CUcontext context; /* the current one: only its pieces move */
+};
+
+static bool view_open(struct view *view) {
+  memset(view, 0, sizeof *view);
+  if (driver.cuCtxGetCurrent(&view->context))
+    return false;
+  view->ranges = range_list(&view->range_count);
+  view->moments = census_list(&view->moment_count);
+  if (!view->ranges)
+    return false;
+  census_cover(view->ranges, view->range_count, view->moments, view->moment_count);
+  return true;
+}
+
+static void view_close(struct view *view) {
+  free(view->ranges);
+  free(view->moments);
+}
+
+static bool movable(const struct view *view, const struct range *range) {
+  return range->context == view->context && !atomic_load(&range->immovable) &&
+         !atomic_load(&range->streams_lost);
+}
+
+static bool covered(const struct range *range, uint32_t i) {
+  return range->pieces[i].covered_bytes == census_whole(range, i);
+}
+
+/* ---- the partner rule ---- */
+
+static bool follows(const struct piece *piece) {
+  return piece->plan == PLAN_TO_HOST || (piece->tier == PIECE_HOST && piece->plan == PLAN_STAY);
+}
+
+/* Of the partner bytes [address, address+bytes), those in pieces that follow. */
+static size_t following_bytes(const struct range *range, uintptr_t address, size_t bytes) {
+  size_t following = 0;
+  if (!range || address - range->base >= range->bytes ||
+      bytes > range->bytes - (address - range->base))
+    return 0;
+  for (size_t from = address - range->base, to = from + bytes; from < to;) {
+    size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
+    end = end < to ? end : to;
+    if (follows(&range->pieces[from / range->piece_bytes]))
+      following += end - from;
+    from = end;
+  }
+  return following;
+}
+
+static void count_followed(const struct moment *moment) {
+  struct range *range = moment->range;
+  const struct range *partner = range_find(moment->partner);
+  for (size_t from = moment->address - range->base, to = from + moment->bytes; from < to;) {
+    struct piece *piece = &range->pieces[from / range->piece_bytes];
+    size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
+    end = end < to ? end : to;
+    if (piece->plan == PLAN_TO_HOST)
+      piece->followed_bytes += following_bytes(
+          partner, moment->partner + (range->base + from - moment->address), end - from);
+    from = end;
+  }
+}
+
+/* Takes planned pieces away until all that remain have their partners. */
+static void keep_partners(const struct view *view) {
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (size_t i = 0; i < view->range_count; i++)
+      for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++)
+        view->ranges[i]->pieces[k].followed_bytes = 0;
+    for (size_t i = 0; i < view->moment_count; i++)
+      if (view->moments[i].range)
+        count_followed(&view->moments[i]);
+    for (size_t i = 0; i < view->range_count; i++)
+      for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
+        struct piece *piece = &view->ranges[i]->pieces[k];
+        if (piece->plan != PLAN_TO_HOST || 2 * piece->followed_bytes >= piece->named_bytes)
+          continue;
+        piece->plan = PLAN_STAY;
+        changed = true;
+      }
+  }
+}
+
+/* ---- lists of pieces ---- */
+
+struct items {
+  struct move_item *items;
+  size_t count, room, bytes;
+};
+
+static void append(struct items *items, struct range *range, uint32_t piece) {
+  if (items->count == items->room) {
+    size_t more = items->room ? 2 * items->room : 256;
+    struct move_item *grown = realloc(items->items, more * sizeof *grown);
+    if (!grown)
+      return; /* fewer move */
+    items->items = grown;
+    items->room = more;
+  }
+  items->items[items->count++] = (struct move_item){range, piece};
+  items->bytes += range->piece_bytes;
+}
+
+/* The piece that holds the address, if it is planned to go to the host; it is listed once. */
+static void append_planned(struct items *items, struct range *range, uintptr_t address) {
+  if (!range || address - range->base >= range->bytes)
+    return;
+  uint32_t i = (uint32_t)((address - range->base) / range->piece_bytes);
+  if (range->pieces[i].plan != PLAN_TO_HOST)
+    return;
+  range->pieces[i].plan = PLAN_STAY;
+  append(items, range, i);
+}
+
+/* Planned pieces, tensor by tensor, each piece of m beside that of v. */
+static struct items list_planned(const struct view *view) {
+  struct items items = {0};
+  for (size_t i = 0; i < view->moment_count; i++) {
+    const struct moment *moment = &view->moments[i];
+    if (!moment->range || !moment->bytes)
+      continue;
+    struct range *partner = range_find(moment->partner);
+    const size_t stride = moment->range->piece_bytes;
+    for (size_t at = 0; at < moment->bytes + stride; at += stride) {
+      const size_t byte = at < moment->bytes ? at : moment->bytes - 1;
+      append_planned(&items, moment->range, moment->address + byte);
+      append_planned(&items, partner, moment->partner + byte);
+    }
+  }
+  return items;
+}
+
+static struct items list_home(const struct view *view) {
+  struct items items = {0};
+  for (size_t i = 0; i < view->range_count; i++)
+    for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++)
+      if (view->ranges[i]->pieces[k].plan == PLAN_HOME)
+        append(&items, view->ranges[i], k);
+  return items;
+}
+
+/* ---- moving ---- */
+
+/* As many of the listed pieces as the budget has room for, in pairs. */
+static CUresult move_to_host(struct items *items, CUstream stream, bool wait, size_t *moved) {
+  *moved = 0;
+  if (!items->count)
+    return CUDA_SUCCESS;
+  const size_t bytes = items->items[0].range->piece_bytes;
+  CUmemLocation location;
+  if (!tier_location(items->items[0].range->device, bytes, &location))
+    return CUDA_SUCCESS;
+  size_t count = tier_room() / bytes;
+  if (count >= items->count)
+    count = items->count;
+  else if (count > 1)
+    count -= count % 2;
+  CUresult result = move_pieces(items->items, count, PIECE_HOST, stream, wait, moved);
+  static bool said;
+  if (!result && count < items->count && !said)
+    report_reason("%zu of %zu bytes of state stay on the device: the host memory budget is used up "
+                  "(%s); raise "
+                  "OFFLOAD_HOST_MEMORY or free host memory",
+                  items->bytes - count * bytes, items->bytes, report.budget_limited_by);
+  said |= count < items->count;
+  return result;
+}
+
+/* Home, as long as the device keeps room for another piece. */
+static CUresult move_home(struct items *items, CUstream stream) {
+  size_t free_bytes = 0, total = 0, moved = 0;
+  if (!items->count || driver.cuMemGetInfo_v2(&free_bytes, &total))
+    return CUDA_SUCCESS;
+  size_t count = free_bytes / items->items[0].range->piece_bytes;
+  count = count ? count - 1 : 0;
+  count = count < items->count ? count : items->count;
+  CUresult result = move_pieces(items->items, count, PIECE_DEVICE, stream, true, &moved);
+  for (size_t i = 0; i < items->count; i++) {
+    struct piece *piece = &items->items[i].range->pieces[items->items[i].piece];
+    if (piece->tier != PIECE_DEVICE)
+      continue;
+    piece->provisional = false;
+    piece->streak = 0;
+    piece->streak_needed = 2;
+  }
+  return result;
+}
+
+/* What the last step says about one piece. */
+static void plan_piece(const struct view *view, struct range *range, uint32_t i,
+                       enum config_mode mode) {
+  struct piece *piece = &range->pieces[i];
+  const bool whole = covered(range, i);
+  bool touched = atomic_exchange(&piece->foreign_touched, false);
+  piece->plan = PLAN_STAY;
+  if (piece->provisional && whole) {
+    piece->provisional = false;
+    touched = false;
+  }
+  piece->streak = whole && !touched ? piece->streak + 1 : 0;
+  if (!movable(view, range))
+    return;
+  if (piece->tier == PIECE_HOST) {
+    if (!whole || touched)
+      piece->plan = PLAN_HOME;
+  } else if (piece->streak >= piece->streak_needed && (mode == MODE_FULL || mode == MODE_OBSERVE)) {
+    piece->plan = PLAN_TO_HOST;
+  }
+}
+
+static void put_off(void) {
+  put_off_steps = put_off_steps ? 2 * put_off_steps : PUT_OFF_FIRST;
+  put_off_steps = put_off_steps < PUT_OFF_MOST ? put_off_steps : PUT_OFF_MOST;
+  put_off_until = step + put_off_steps;
+}
+
+/* The last step's moments are complete: moves what should move. */
+static CUresult settle(CUstream stream) {
+  struct view view;
+  size_t moved = 0;
+  CUresult result = CUDA_SUCCESS;
+  const enum config_mode mode = process_config()->mode;
+  if (process_capture_open() || step < put_off_until)
+    return result; /* pieces keep their streaks; touches stay noted */
+  if (view_open(&view)) {
+    for (size_t i = 0; i < view.range_count; i++)
+      for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
+        plan_piece(&view, view.ranges[i], k, mode);
+    keep_partners(&view);
+    struct items to_host = list_planned(&view), home = list_home(&view);
+    if (mode == MODE_OBSERVE && to_host.count) {
+      report_reason("OFFLOAD_MODE=observe: %zu bytes of state would move to the host at step %llu",
+                    to_host.bytes, (unsigned long long)step + 1);
+    } else {
+      const uint64_t late = move_late_count();
+      result = move_to_host(&to_host, stream, true, &moved);
+      if (!result)
+        result = move_home(&home, stream);
+      if (move_late_count() != late)
+        put_off();
+    }
+    free(to_host.items);
+    free(home.items);
+  }
+  view_close(&view);
+  range_watch_changed();
+  return result;
+}
+
+/* ---- the step rule ---- */
+
+uint64_t state_step(void) {
+  return atomic_load_explicit(&step, memory_order_relaxed);
+}
+
+static bool begins_step(const struct state_tensor *tensors, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (census_repeats(tensors[i].exp_avg, tensors[i].first, step) ||
+        census_repeats(tensors[i].exp_avg_sq, tensors[i].first, step))
+      return true;
+  return step == 0;
+}
+
+static bool name(uintptr_t address, uintptr_t partner, const struct state_tensor *tensor,
+                 CUstream stream) {
+  struct range *range = census_name(address, partner, tensor->bytes, tensor->first, step);
+  if (!range)
+    return false;
+  touch_stream(range, stream);
+  return !atomic_exchange(&range->has_state, true);
+}
+
+CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  if (!count)
+    return result;
+  if (begins_step(tensors, count)) {
+    if (step) {
+      census_forget_before(step);
+      result = settle(stream);
+    }
+    atomic_fetch_add_explicit(&step, 1, memory_order_relaxed);
+    report_add(steps, 1);
+  }
+  bool watch = false;
+  for (size_t i = 0; i < count; i++) {
+    watch |= name(tensors[i].exp_avg, tensors[i].exp_avg_sq, &tensors[i], stream);
+    watch |= name(tensors[i].exp_avg_sq, tensors[i].exp_avg, &tensors[i], stream);
+  }
+  if (watch)
+    range_watch_changed();
+  return result;
+}
+
+void state_forget(uintptr_t base, size_t bytes) {
+  census_forget(base, bytes);
+}
+
+size_t state_evict(size_t wanted_bytes) {
+  struct view view;
+  size_t freed = 0;
+  const enum config_mode mode = process_config()->mode;
+  if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !step)
+    return 0;
+  if (view_open(&view)) {
+    for (size_t i = 0; i < view.range_count; i++)
+      for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
+        struct piece *piece = &view.ranges[i]->pieces[k];
+        const bool may = piece->tier == PIECE_DEVICE && covered(view.ranges[i], k) &&
+                         movable(&view, view.ranges[i]) && !atomic_load(&piece->foreign_touched);
+        piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
+      }
+    keep_partners(&view);
+    struct items items = list_planned(&view);
+    if (items.count) {
+      const size_t bytes = items.items[0].range->piece_bytes;
+      const size_t enough = (wanted_bytes + bytes - 1) / bytes;
+      size_t moved;
+      items.count = enough < items.count ? enough : items.count;
+      items.bytes = items.count * bytes;
+      (void)move_to_host(&items, NULL, false, &moved); /* a failure has stopped the hooks */
+      freed = moved * bytes;
+    }
+    free(items.items);
+  }
+  view_close(&view);
+  if (freed)
+    report_add(evictions, 1);
+  return freed;
+}
