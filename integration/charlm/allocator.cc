@@ -17,6 +17,10 @@ size_t round_up(size_t bytes, size_t to) {
   return (bytes + to - 1) / to * to;
 }
 
+size_t block_bytes(size_t requested_bytes) {
+  return round_up(std::max<size_t>(requested_bytes, 1), block_rounding);
+}
+
 } // namespace
 
 bool CachingAllocator::BySizeThenAddress::operator()(const Block *a, const Block *b) const {
@@ -104,18 +108,15 @@ void CachingAllocator::release_free_segments(FreeList &list) {
   }
 }
 
-// The rest of a large block stays with it unless the rest is big enough to be of use.
-void CachingAllocator::split(Block *block, size_t bytes) {
-  const size_t rest = block->bytes - bytes;
-  if (block->is_small ? rest < block_rounding : rest <= small_limit_)
-    return;
-  Block *tail = new Block{rest, block->address + bytes, block,           block->next,
-                          true, block->is_small,        Purpose::lasting};
-  if (tail->next)
-    tail->next->previous = tail;
-  block->next = tail;
+// Shortens the block and returns its rest, in no list.
+CachingAllocator::Block *CachingAllocator::cut(Block *block, size_t bytes) {
+  Block *rest = new Block{block->bytes - bytes, block->address + bytes, block, block->next, true,
+                          block->is_small,      Purpose::lasting};
+  if (rest->next)
+    rest->next->previous = rest;
+  block->next = rest;
   block->bytes = bytes;
-  list_of(*tail).insert(tail);
+  return rest;
 }
 
 void CachingAllocator::merge_with_next(Block *block) {
@@ -127,21 +128,46 @@ void CachingAllocator::merge_with_next(Block *block) {
   delete next;
 }
 
-void *CachingAllocator::allocate(size_t bytes, Purpose purpose, const std::string &what) {
-  bytes = round_up(std::max<size_t>(bytes, 1), block_rounding);
+// A block of that size or, where the rest would be of no use, a larger one.
+CachingAllocator::Block *CachingAllocator::obtain(size_t bytes, const std::string &what) {
   const bool is_small = bytes <= small_limit_;
   Block *block = find_free(bytes, is_small);
   if (!block)
     block = new_segment(bytes, is_small, what);
+  const size_t rest = block->bytes - bytes;
+  if (is_small ? rest >= block_rounding : rest > small_limit_)
+    list_of(*block).insert(cut(block, bytes));
+  return block;
+}
+
+void *CachingAllocator::hand_out(Block *block, Purpose purpose) {
   block->is_free = false;
   block->purpose = purpose;
-  split(block, bytes);
   used_.emplace(block->address, block);
   in_use_ += block->bytes;
   if (purpose == Purpose::lasting)
     lasting_ += block->bytes;
   lasting_peak_ = std::max(lasting_peak_, lasting_);
   return block->address;
+}
+
+void *CachingAllocator::allocate(size_t bytes, Purpose purpose, const std::string &what) {
+  return hand_out(obtain(block_bytes(bytes), what), purpose);
+}
+
+std::vector<void *> CachingAllocator::allocate_adjacent(const std::vector<size_t> &bytes,
+                                                        Purpose purpose, const std::string &what) {
+  size_t total = 0;
+  for (const size_t part : bytes)
+    total += block_bytes(part);
+  std::vector<void *> result;
+  Block *block = obtain(total, what);
+  for (size_t i = 0; i < bytes.size(); i++) {
+    Block *rest = i + 1 < bytes.size() ? cut(block, block_bytes(bytes[i])) : nullptr;
+    result.push_back(hand_out(block, purpose));
+    block = rest;
+  }
+  return result;
 }
 
 void CachingAllocator::free(void *pointer) {

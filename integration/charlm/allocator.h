@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace charlm {
 
@@ -41,7 +42,11 @@ public:
     return static_cast<T *>(allocate(elements * sizeof(T), purpose, what));
   }
 
-  // A pointer that allocate returned, or null.
+  // Neighbours, in this order, cut from one block of their whole size.
+  std::vector<void *> allocate_adjacent(const std::vector<size_t> &bytes, Purpose purpose,
+                                        const std::string &what);
+
+  // A pointer that an allocate function returned, or null.
   void free(void *pointer);
 
   size_t reserved_bytes_peak() const; // segments
@@ -65,7 +70,9 @@ private:
   Block *find_free(size_t bytes, bool is_small);
   Block *new_segment(size_t bytes, bool is_small, const std::string &what);
   void release_free_segments(FreeList &list);
-  void split(Block *block, size_t bytes);
+  Block *obtain(size_t bytes, const std::string &what);
+  void *hand_out(Block *block, Purpose purpose);
+  Block *cut(Block *block, size_t bytes);
   void merge_with_next(Block *block);
 
   const size_t small_limit_, large_limit_, small_segment_, large_segment_, large_rounding_;

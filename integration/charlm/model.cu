@@ -37,17 +37,23 @@ Model::Model(const Options &options, const Corpus &corpus, CachingAllocator &all
   losses_ = allocator_.allocate_array<float>(options.steps, Purpose::lasting, "the losses");
   const uint64_t width = options.embedding, hidden = options.hidden;
   for (uint64_t t = 0; t < options.tables; t++)
-    add_tensor("table " + std::to_string(t), rows_ * width,
-               0.5 / static_cast<double>(options.tables));
-  add_tensor("hidden weight", width * hidden, 1.5 / std::sqrt(static_cast<double>(width)));
-  add_tensor("hidden bias", hidden, 0);
-  add_tensor("output weight", hidden * vocabulary_, 0.5 / std::sqrt(static_cast<double>(hidden)));
-  add_tensor("output bias", vocabulary_, 0);
+    declare("table " + std::to_string(t), rows_ * width);
+  declare("hidden weight", width * hidden);
+  declare("hidden bias", hidden);
+  declare("output weight", hidden * vocabulary_);
+  declare("output bias", vocabulary_);
+  place();
+  for (uint64_t t = 0; t < options.tables; t++)
+    draw(t, 0.5 / static_cast<double>(options.tables));
+  draw(options.tables, 1.5 / std::sqrt(static_cast<double>(width)));
+  draw(options.tables + 1, 0);
+  draw(options.tables + 2, 0.5 / std::sqrt(static_cast<double>(hidden)));
+  draw(options.tables + 3, 0);
 }
 
 Model::~Model() {
   for (Tensor &tensor : tensors_) {
-    allocator_.free(tensor.parameter);
+    allocator_.free(tensor.parameter_block);
     allocator_.free(tensor.gradient);
     allocator_.free(tensor.exp_avg_place);
     allocator_.free(tensor.exp_avg_sq_place);
@@ -56,26 +62,49 @@ Model::~Model() {
   allocator_.free(losses_);
 }
 
-// Neighbours are had by cutting one block that is big enough for all three.
-void Model::add_tensor(const std::string &name, uint64_t elements, double scale) {
-  const size_t bytes = elements * sizeof(float);
+void Model::declare(const std::string &name, uint64_t elements) {
   Tensor tensor;
   tensor.name = name;
   tensor.elements = static_cast<int64_t>(elements);
-  if (options_.share_piece)
-    allocator_.free(allocator_.allocate(3 * ((bytes + 511) / 512 * 512), Purpose::lasting, name));
-  tensor.parameter = allocator_.allocate_array<float>(elements, Purpose::lasting, name);
-  if (options_.share_piece) {
-    tensor.exp_avg_place = allocator_.allocate(bytes, Purpose::lasting, "a place beside " + name);
-    tensor.exp_avg_sq_place =
-        allocator_.allocate(bytes, Purpose::lasting, "a place beside " + name);
-  }
   tensors_.push_back(tensor);
-  std::vector<float> values(elements);
-  uint64_t state = options_.seed * 1000003u + tensors_.size();
+}
+
+// With --share-piece one row of neighbours: the first parameter, 512 bytes into its block, then
+// places for the state of all tensors. So a parameter and exp_avg, and state and state, meet at
+// borders that are no round addresses.
+void Model::place() {
+  auto bytes_of = [](const Tensor &tensor) {
+    return static_cast<size_t>(tensor.elements) * sizeof(float);
+  };
+  constexpr size_t shift = 512;
+  if (options_.share_piece) {
+    std::vector<size_t> parts = {bytes_of(tensors_[0]) + shift};
+    for (const Tensor &tensor : tensors_)
+      parts.insert(parts.end(), 2, bytes_of(tensor));
+    const std::vector<void *> blocks =
+        allocator_.allocate_adjacent(parts, Purpose::lasting, "a parameter and places for state");
+    tensors_[0].parameter_block = blocks[0];
+    tensors_[0].parameter = reinterpret_cast<float *>(static_cast<char *>(blocks[0]) + shift);
+    for (size_t i = 0; i < tensors_.size(); i++) {
+      tensors_[i].exp_avg_place = blocks[2 * i + 1];
+      tensors_[i].exp_avg_sq_place = blocks[2 * i + 2];
+    }
+  }
+  for (Tensor &tensor : tensors_)
+    if (!tensor.parameter_block) {
+      tensor.parameter_block = allocator_.allocate(bytes_of(tensor), Purpose::lasting, tensor.name);
+      tensor.parameter = static_cast<float *>(tensor.parameter_block);
+    }
+}
+
+void Model::draw(size_t index, double scale) {
+  const Tensor &tensor = tensors_[index];
+  std::vector<float> values(static_cast<size_t>(tensor.elements));
+  uint64_t state = options_.seed * 1000003u + index + 1;
   for (float &value : values)
     value = uniform(state) * static_cast<float>(scale);
-  CUDA_CHECK(cudaMemcpy(tensor.parameter, values.data(), bytes, cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaMemcpy(tensor.parameter, values.data(), values.size() * sizeof(float),
+                        cudaMemcpyHostToDevice));
 }
 
 void Model::allocate_gradients() {

@@ -38,7 +38,9 @@ public:
 
 private:
   struct Activations;
-  void add_tensor(const std::string &name, uint64_t elements, double scale);
+  void declare(const std::string &name, uint64_t elements);
+  void place();
+  void draw(size_t index, double scale);
   void allocate_gradients();
   void forward(const Activations &a, uint64_t step);
   void backward(const Activations &a);

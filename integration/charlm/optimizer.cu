@@ -4,6 +4,7 @@
 #include "cuda_check.h"
 
 #include <cmath>
+#include <utility>
 
 namespace charlm {
 namespace {
@@ -117,9 +118,8 @@ void Optimizer::create_state() {
       continue;
     const size_t bytes = static_cast<size_t>(tensor.elements) * sizeof(float);
     auto zeros = [&](size_t zero_bytes, void *&place, const char *what) {
-      allocator_.free(place);
-      place = nullptr;
-      void *block = allocator_.allocate(zero_bytes, Purpose::lasting, what + tensor.name);
+      void *block = place ? std::exchange(place, nullptr)
+                          : allocator_.allocate(zero_bytes, Purpose::lasting, what + tensor.name);
       CUDA_CHECK(cudaMemsetAsync(block, 0, zero_bytes, stream_));
       return static_cast<float *>(block);
     };

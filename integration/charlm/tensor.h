@@ -12,8 +12,9 @@ struct Tensor {
   float *gradient = nullptr; // from the first backward on
   // From the first optimizer step on:
   float *exp_avg = nullptr, *exp_avg_sq = nullptr;
-  float *step = nullptr; // one float
-  // With --share-piece: neighbours of the parameter, kept free for exp_avg and exp_avg_sq.
+  float *step = nullptr;           // one float
+  void *parameter_block = nullptr; // what the allocator handed out for the parameter
+  // With --share-piece: where exp_avg and exp_avg_sq are to be created.
   void *exp_avg_place = nullptr, *exp_avg_sq_place = nullptr;
 };
 
