@@ -34,6 +34,35 @@ differ() { [ "$(of "$1" "${3:-$numbers}")" != "$(of "$2" "${3:-$numbers}")" ]; }
   [ "$(of run '.losses | length')" = 30 ]
 }
 
+# The moments of a checkpoint after step 1 give the gradient: exp_avg = (1 - beta1) g. Prints |g|^2.
+squared_gradient() {
+  python3 - "$1" <<'END'
+import array, struct, sys
+
+data = open(sys.argv[1], "rb").read()
+tensors, at, total = struct.unpack_from("<Q", data, 16)[0], 88, 0.0
+for _ in range(tensors):
+    count = struct.unpack_from("<q", data, at)[0]
+    exp_avg = array.array("f", data[at + 8 + 4 * count:at + 8 + 8 * count])
+    total += sum((m / 0.1) ** 2 for m in exp_avg)
+    at += 8 + 12 * count + 4
+assert at == len(data)
+print(total)
+END
+}
+
+@test "the gradient is the loss's: a small step along it lowers the loss by its squared length" {
+  # Five characters have one position to predict, so every batch is the same. A huge eps makes Adam's step lr/eps * g.
+  printf 'abcde' >"$BATS_TEST_TMPDIR/text"
+  descent=(--kernel 3336_float --weight-decay 0 --eps 1e4 --lr 10)
+  TEXT=$BATS_TEST_TMPDIR/text charlm one --steps 1 "${descent[@]}" --save "$BATS_TEST_TMPDIR/checkpoint"
+  TEXT=$BATS_TEST_TMPDIR/text charlm two --steps 2 "${descent[@]}"
+  squared=$(squared_gradient "$BATS_TEST_TMPDIR/checkpoint")
+  ratio=$(of two "(.losses[0] - .losses[1]) / (0.001 * $squared)")
+  echo "|g|^2 = $squared, fall of the loss over its first-order value = $ratio"
+  jq -en "$ratio > 0.98 and $ratio < 1.02"
+}
+
 @test "the numbers depend on the seed, not on queues, delays or how often the program waits" {
   charlm first --steps 6
   for queues in 1 8; do
