@@ -36,8 +36,16 @@ $(CHARLM_B)/test/charlm_adam: $(CHARLM_TEST_OBJECTS)
 
 -include $(CHARLM_B)/test/charlm_adam.d
 
+# The allocator's policy, with the runtime's allocation calls stood in for: needs no device.
+UNIT_TESTS += $(B)/test/charlm_allocator
+
+$(CHARLM_B)/test/charlm_allocator: tests/unit/charlm_allocator.cc $(CHARLM_DIR)/allocator.cc $(CHARLM_DIR)/allocator.h \
+  $(CHARLM_DIR)/cuda_check.h tests/lib/tap.h
+	@mkdir -p $(@D)
+	$(NVCC) $(CHARLM_FLAGS) -I. -cudart none -o $@ $(filter %.cc,$^)
+
 ifneq ($(B),$(CHARLM_B))
-$(B)/charlm $(B)/test/charlm_adam: $(B)/%: $(CHARLM_B)/%
+$(B)/charlm $(B)/test/charlm_adam $(B)/test/charlm_allocator: $(B)/%: $(CHARLM_B)/%
 	@mkdir -p $(@D)
 	cp $< $@
 endif
