@@ -1,0 +1,312 @@
+/* Calibration on the device: see calibrate.h; the data and its scalars are probe.c's. Everything
+   runs on the scratch stream, which the host waits for: this happens once, and the worker that an
+   earlier launch may wait for needs nothing from us. */
+#define _GNU_SOURCE
+#include "calibrate.h"
+#include "process.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Scratch on the device: p, g, m, v, then words and update (as a ring slot), g', step and lr. A
+ * list has room for the offset. */
+enum {
+  LIST_FLOATS = 4160,
+  LIST_BYTES = LIST_FLOATS * 4,
+  SLOT_AT = 4 * LIST_BYTES,
+  GPRIME_AT = SLOT_AT + RING_HEAD + LIST_BYTES,
+  STEP_AT = GPRIME_AT + LIST_BYTES,
+  LR_AT = STEP_AT + 4,
+  CALIBRATION_BYTES = LR_AT + 4
+};
+_Static_assert((int)CALIBRATION_ELEMENTS < (int)LIST_FLOATS, "a list holds a set and its offset");
+
+/* Host side of one calibration. */
+struct lists {
+  float p[LIST_FLOATS], g[LIST_FLOATS], m[LIST_FLOATS], v[LIST_FLOATS];
+};
+struct bench {
+  struct lists in[CALIBRATION_SETS],
+      out[CALIBRATION_SETS]; /* before and after the program's kernel */
+  struct lists work;
+  float gradient[LIST_FLOATS];
+  struct {
+    struct slot_words words;
+    float update[LIST_FLOATS];
+  } slot;
+};
+
+struct run {
+  struct ring *ring;
+  const struct adam_api *api;
+  const struct function *function;
+  struct calibration_case what;
+  struct calibration_set sets[CALIBRATION_SETS];
+  struct adam_scalars scalars[CALIBRATION_SETS]; /* of the candidate that is left */
+  struct bench *bench;
+};
+
+#define TRY(call)                                                                                  \
+  do {                                                                                             \
+    const CUresult try_result = (call);                                                            \
+    if (try_result != CUDA_SUCCESS)                                                                \
+      return try_result;                                                                           \
+  } while (0)
+
+unsigned branch_bits(const struct arguments *arguments) {
+  return (arguments->weight_decay != 0 ? BRANCH_DECAY : 0u) |
+         (arguments->maximize ? BRANCH_MAXIMIZE : 0u) |
+         (arguments->lr_pointer ? BRANCH_LR_POINTER : 0u);
+}
+
+static struct elements elements_of(struct lists *lists) {
+  return (struct elements){lists->p, lists->g, lists->m, lists->v};
+}
+
+static CUdeviceptr list_at(const struct run *run, const struct calibration_set *set,
+                           unsigned list) {
+  return run->ring->calibration + list * LIST_BYTES + set->offset * sizeof(float);
+}
+
+static CUresult upload(const struct run *run, const struct calibration_set *set,
+                       const struct lists *lists) {
+  const float *const from[] = {lists->p, lists->g, lists->m, lists->v};
+  for (unsigned i = 0; i < 4; i++)
+    TRY(driver.cuMemcpyHtoDAsync_v2(list_at(run, set, i), from[i], set->elements * sizeof(float),
+                                    run->ring->scratch));
+  return CUDA_SUCCESS;
+}
+
+static CUresult download(const struct run *run, const struct calibration_set *set,
+                         struct lists *lists) {
+  float *const to[] = {lists->p, lists->g, lists->m, lists->v};
+  for (unsigned i = 0; i < 4; i++)
+    TRY(driver.cuMemcpyDtoHAsync_v2(to[i], list_at(run, set, i), set->elements * sizeof(float),
+                                    run->ring->scratch));
+  return driver.cuStreamSynchronize(run->ring->scratch);
+}
+
+/* The program's kernel over one set. */
+static CUresult run_kernel(const struct run *run, unsigned index) {
+  const struct calibration_set *set = &run->sets[index];
+  const struct family *family = run->function->family;
+  struct lists *in = &run->bench->in[index];
+  unsigned char metadata[METADATA_BYTES_MOST] = {0};
+  const CUdeviceptr base = run->ring->calibration;
+  const uintptr_t addresses[4] = {list_at(run, set, 0), list_at(run, set, 1), list_at(run, set, 2),
+                                  list_at(run, set, 3)};
+  metadata_set_tensor(family, metadata, 0, addresses, set->elements, base + STEP_AT);
+  metadata_set_block(family, metadata, 0, 0, 0);
+  const float words[2] = {set->step, (float)set->hyper.lr};
+  struct arguments arguments = {
+      .metadata = metadata,
+      .lr_pointer = run->what.lr_is_float ? (const float *)(uintptr_t)(base + LR_AT) : NULL,
+      .lr = set->hyper.lr,
+      .beta1 = set->hyper.beta1,
+      .beta2 = set->hyper.beta2,
+      .weight_decay = set->hyper.weight_decay,
+      .eps = set->hyper.eps,
+      .maximize = set->hyper.maximize,
+  };
+  calibration_fill(&run->what, set, index, elements_of(in));
+  TRY(upload(run, set, in));
+  TRY(driver.cuMemcpyHtoDAsync_v2(base + STEP_AT, words, sizeof words, run->ring->scratch));
+  TRY(arguments_launch(run->function, &arguments, 1, 0, run->ring->scratch));
+  return download(run, set, &run->bench->out[index]);
+}
+
+/* Whether a candidate explains every set. */
+static bool explains(struct run *run, const struct adam_candidate *candidate,
+                     struct adam_scalars scalars[CALIBRATION_SETS]) {
+  for (unsigned i = 0; i < CALIBRATION_SETS; i++) {
+    bool nudged;
+    if (!elements_prove(run->api, candidate, &run->sets[i].hyper, run->sets[i].step,
+                        run->sets[i].elements, elements_of(&run->bench->in[i]),
+                        elements_of(&run->bench->out[i]), elements_of(&run->bench->work),
+                        &scalars[i], &nudged))
+      return false;
+  }
+  return true;
+}
+
+/* The path that would replace the kernel, over one set; *same tells whether it gave the kernel's
+ * results. */
+static CUresult run_replacement(struct run *run, const struct adam_candidate *candidate,
+                                unsigned index, bool *same) {
+  const struct calibration_set *set = &run->sets[index];
+  struct bench *bench = run->bench;
+  struct ring *ring = run->ring;
+  const CUdeviceptr base = ring->calibration;
+  const size_t bytes = set->elements * sizeof(float);
+  const bool ships_decay = candidate->mode == ADAM_L2 && candidate->decay != ADAM_DECAY_NONE;
+  enum { GENERATION = 1 };
+  TRY(upload(run, set, &bench->in[index]));
+  if (ships_decay)
+    TRY(ring_gprime(ring, list_at(run, set, LIST_PARAMETER), list_at(run, set, LIST_GRADIENT),
+                    base + GPRIME_AT, set->elements, candidate, &set->hyper, ring->scratch));
+  TRY(driver.cuMemcpyDtoHAsync_v2(bench->gradient,
+                                  ships_decay ? base + GPRIME_AT : list_at(run, set, LIST_GRADIENT),
+                                  bytes, ring->scratch));
+  TRY(driver.cuStreamSynchronize(ring->scratch));
+  bench->work = bench->in[index];
+  const struct adam_job job = {
+      .gradient = bench->gradient,
+      .exp_avg = bench->work.m,
+      .exp_avg_sq = bench->work.v,
+      .update = bench->slot.update,
+      .elements = set->elements,
+      .negate = set->hyper.maximize && !ships_decay,
+      .generation = candidate->generation,
+      .beta1 = set->hyper.beta1,
+      .beta2 = set->hyper.beta2,
+      .eps = set->hyper.eps,
+      .scalars = run->scalars[index],
+  };
+  worker_call(ring->worker, &job);
+  struct slot_words *words = &bench->slot.words;
+  atomic_store_explicit(&words->status, slot_status(GENERATION, SLOT_APPLY), memory_order_relaxed);
+  words->lr_decay = job.scalars.lr_decay;
+  words->lr_decay_double = job.scalars.lr_decay_double;
+  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, &bench->slot, RING_HEAD + bytes, ring->scratch));
+  TRY(ring_apply(ring, list_at(run, set, LIST_PARAMETER), base + SLOT_AT, set->elements, GENERATION,
+                 candidate, ring->scratch));
+  TRY(driver.cuMemcpyDtoHAsync_v2(bench->work.p, list_at(run, set, LIST_PARAMETER), bytes,
+                                  ring->scratch));
+  TRY(driver.cuStreamSynchronize(ring->scratch));
+  const struct lists *out = &bench->out[index];
+  *same = memcmp(bench->work.p, out->p, bytes) == 0 && memcmp(bench->work.m, out->m, bytes) == 0 &&
+          memcmp(bench->work.v, out->v, bytes) == 0;
+  return CUDA_SUCCESS;
+}
+
+static const char *decay_name(enum adam_decay decay) {
+  return decay == ADAM_DECAY_NONE ? "none" : decay == ADAM_DECAY_FUSED ? "fused" : "unfused";
+}
+
+/* The one candidate that explains the kernel, into the branch; or why there is none. */
+static void choose(struct run *run, struct branch *branch) {
+  struct adam_candidate candidates[CANDIDATES_MOST];
+  const unsigned count = candidates_list(run->what.mode, run->what.decays, candidates);
+  unsigned left = 0, chosen = 0;
+  for (unsigned i = 0; i < count; i++) {
+    struct adam_scalars scalars[CALIBRATION_SETS];
+    if (!explains(run, &candidates[i], scalars))
+      continue;
+    left++;
+    chosen = i;
+    memcpy(run->scalars, scalars, sizeof scalars);
+  }
+  if (left == 0) {
+    snprintf(branch->why, sizeof branch->why,
+             "calibration: none of the %u known arithmetics gives this kernel's results", count);
+    return;
+  }
+  if (left > 1) {
+    snprintf(branch->why, sizeof branch->why,
+             "calibration: %u arithmetics give this kernel's results, and it takes one", left);
+    return;
+  }
+  /* The data must be able to tell: what the others compute differs from what was found. */
+  for (unsigned i = 0; i < count; i++) {
+    size_t different = 0;
+    for (unsigned k = 0; k < CALIBRATION_SETS && i != chosen; k++)
+      different += calibration_differences(run->api, &run->what, &run->sets[k], k,
+                                           &candidates[chosen], &candidates[i]);
+    if (i != chosen && different < TOLD_APART) {
+      snprintf(branch->why, sizeof branch->why,
+               "calibration: its data shows %s with %s decay in %zu elements only",
+               run->api->generation_name(candidates[i].generation), decay_name(candidates[i].decay),
+               different);
+      return;
+    }
+  }
+  branch->candidate = candidates[chosen];
+  branch->usable = true;
+}
+
+static CUresult run_all(struct run *run, struct branch *branch) {
+  for (unsigned i = 0; i < CALIBRATION_SETS; i++)
+    TRY(run_kernel(run, i));
+  choose(run, branch);
+  for (unsigned i = 0; i < CALIBRATION_SETS && branch->usable; i++) {
+    bool same = false;
+    TRY(run_replacement(run, &branch->candidate, i, &same));
+    if (!same) {
+      branch->usable = false;
+      snprintf(branch->why, sizeof branch->why,
+               "calibration: the replacement's results differ from the kernel's in set %u", i);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+static void describe(const struct function *function, const struct branch *branch,
+                     const struct adam_api *api) {
+  struct report_function *row = function->row;
+  if (!row)
+    return;
+  if (!branch->usable) {
+    snprintf(row->why, sizeof row->why, "%s", branch->why);
+    return;
+  }
+  snprintf(row->generation, sizeof row->generation, "%s",
+           api->generation_name(branch->candidate.generation));
+  /* One function may have several branches; "none" gives way, two different ones are "mixed". */
+  const char *name = decay_name(branch->candidate.decay);
+  if (branch->candidate.decay != ADAM_DECAY_NONE && strcmp(row->decay, name) != 0)
+    snprintf(row->decay, sizeof row->decay, "%s", strcmp(row->decay, "none") == 0 ? name : "mixed");
+}
+
+struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct function *function,
+                         const struct arguments *arguments, const char **why) {
+  const unsigned bits = branch_bits(arguments);
+  for (struct branch *known = function->branches; known; known = known->next)
+    if (known->context == ring->context && known->bits == bits)
+      return known;
+  if (process_capture_open()) {
+    *why = "calibration waits until no capture is open";
+    return NULL;
+  }
+  if (!ring->calibration &&
+      driver.cuMemAlloc_v2(&ring->calibration, CALIBRATION_BYTES) != CUDA_SUCCESS) {
+    ring->calibration = 0;
+    *why = "calibration finds no room on the device for its scratch data";
+    return NULL;
+  }
+  struct run run = {.ring = ring, .api = api, .function = function};
+  struct branch *branch = calloc(1, sizeof *branch);
+  run.bench = calloc(1, sizeof *run.bench);
+  if (!branch || !run.bench) {
+    free(branch);
+    free(run.bench);
+    *why = "calibration finds no memory";
+    return NULL;
+  }
+  run.what = (struct calibration_case){
+      .mode = function->family->mode,
+      .decays = arguments->weight_decay != 0,
+      .lr_is_float = arguments->lr_pointer != NULL,
+      .hyper = {.lr = arguments->lr_pointer ? 1e-3 : arguments->lr,
+                .beta1 = arguments->beta1,
+                .beta2 = arguments->beta2,
+                .weight_decay = arguments->weight_decay,
+                .eps = arguments->eps,
+                .maximize = arguments->maximize},
+  };
+  calibration_sets(api, &run.what, run.sets);
+  branch->context = ring->context;
+  branch->bits = bits;
+  const CUresult result = run_all(&run, branch);
+  free(run.bench);
+  if (result != CUDA_SUCCESS) {
+    branch->usable = false;
+    snprintf(branch->why, sizeof branch->why, "calibration: the driver answered error %d",
+             (int)result);
+    process_note(result, "calibration");
+  }
+  report_add(calibrations, 1);
+  describe(function, branch, api);
+  branch->next = function->branches;
+  function->branches = branch;
+  return branch;
+}

@@ -1,0 +1,90 @@
+/* Loading of the companion object. RTLD_LOCAL and RTLD_DEEPBIND: an OpenMP runtime that the program
+   loaded globally must not capture its calls (facts: it would answer with a team of one). Sanitizer
+   runtimes refuse RTLD_DEEPBIND. */
+#define _GNU_SOURCE
+#include "companion.h"
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define COMPANION_FLAGS (RTLD_NOW | RTLD_LOCAL)
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define COMPANION_FLAGS (RTLD_NOW | RTLD_LOCAL)
+#endif
+#endif
+#ifndef COMPANION_FLAGS
+#define COMPANION_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND)
+#endif
+
+static const char file_name[] = "liboffload-adam.so";
+
+/* One answer for the process. Two threads may both look for it: they find the same. */
+struct answer {
+  const struct adam_api *api;
+  char why[400];
+};
+static struct answer the_answer;
+static _Atomic(struct answer *) answer;
+static atomic_flag looking = ATOMIC_FLAG_INIT;
+
+static const struct adam_api *load(char *why, size_t why_bytes) {
+  Dl_info info;
+  char path[4096];
+  if (!dladdr(file_name, &info) || !info.dli_fname) {
+    snprintf(why, why_bytes, "this library does not know its own path, so not %s either",
+             file_name);
+    return NULL;
+  }
+  const char *slash = strrchr(info.dli_fname, '/');
+  const int folder_bytes = slash ? (int)(slash - info.dli_fname) : 1;
+  const int length =
+      snprintf(path, sizeof path, "%.*s/%s", folder_bytes, slash ? info.dli_fname : ".", file_name);
+  if (length < 0 || (size_t)length >= sizeof path) {
+    snprintf(why, why_bytes, "the path of %s is too long", file_name);
+    return NULL;
+  }
+  void *object = dlopen(path, COMPANION_FLAGS);
+  if (!object) {
+    snprintf(why, why_bytes, "%s can't be loaded (%s): put it beside liboffload.so", file_name,
+             dlerror());
+    return NULL;
+  }
+  offload_adam_function *get = (offload_adam_function *)(uintptr_t)dlsym(object, "offload_adam");
+  const struct adam_api *api = get ? get() : NULL;
+  if (!api || api->abi != OFFLOAD_ADAM_ABI) {
+    snprintf(why, why_bytes,
+             "the %s beside liboffload.so is of another version (interface %u, this library wants "
+             "%u): install both together",
+             file_name, api ? api->abi : 0, OFFLOAD_ADAM_ABI);
+    dlclose(object);
+    return NULL;
+  }
+  return api;
+}
+
+const struct adam_api *companion_load(const char **why) {
+  struct answer *found = atomic_load_explicit(&answer, memory_order_acquire);
+  if (!found) {
+    /* No lock across the loader: a second thread that comes meanwhile is told to do without for
+     * this launch. */
+    if (atomic_flag_test_and_set_explicit(&looking, memory_order_acquire)) {
+      *why = "the CPU step's object is being loaded";
+      return NULL;
+    }
+    found = &the_answer;
+    found->api = load(found->why, sizeof found->why);
+    atomic_store_explicit(&answer, found, memory_order_release);
+  }
+  *why = found->why;
+  return found->api;
+}
+
+const struct adam_api *companion_loaded(const char **why) {
+  struct answer *found = atomic_load_explicit(&answer, memory_order_acquire);
+  *why = found ? found->why : "the CPU step's object is not loaded yet";
+  return found ? found->api : NULL;
+}

@@ -1,0 +1,60 @@
+/* A launch being carried out: what step.c decided, for step_stream.c and step_cpu.c to enqueue. One
+   at a time, under the enqueue lock. */
+#ifndef OFFLOAD_PLAN_H
+#define OFFLOAD_PLAN_H
+#include "calibrate.h"
+#include "ring.h"
+
+/* Consecutive blocks of one tensor that go through one slot of the ring. */
+struct run_of_blocks {
+  unsigned tensor, chunk, blocks;
+  uint64_t elements;
+};
+
+struct plan {
+  const struct launch *launch;
+  CUstream stream; /* normalised: 0 is the legacy stream */
+  struct function *function;
+  struct arguments arguments;
+  struct ring *ring;
+  struct branch *branch; /* cpu mode */
+
+  unsigned run_count, ours,
+      rest; /* runs; blocks that are ours; blocks that stay the program's kernel's */
+  uint64_t ours_elements, rest_elements;
+  struct run_of_blocks runs[BLOCKS_MOST];
+  unsigned char ours_metadata[METADATA_BYTES_MOST]; /* the launch's, naming only our blocks */
+  unsigned char rest_metadata[METADATA_BYTES_MOST]; /* and only the others */
+  unsigned char work_metadata[METADATA_BYTES_MOST]; /* for rewriting, run by run */
+};
+
+/* Address of a run's first element in a list. */
+static inline uintptr_t run_address(const struct plan *plan, const struct run_of_blocks *run,
+                                    enum tensor_list list) {
+  return metadata_address(plan->function->family, plan->arguments.metadata, list, run->tensor) +
+         (uintptr_t)run->chunk * CHUNK_ELEMENTS * sizeof(float);
+}
+
+/* Records where the program's stream is now, for the side streams to start from, and launches the
+   program's kernel over the blocks that are not ours. Nothing of a step depends on them. */
+CUresult plan_begin(struct plan *);
+
+/* The program's kernel over `metadata`, with the launch's other arguments and this found_inf. */
+CUresult plan_launch(const struct plan *, const unsigned char *metadata, unsigned blocks,
+                     const float *found_inf);
+
+/* Something failed after work of this launch was enqueued or handed over: there is no way back.
+   Turns the hooks off, lets what is in flight end as failed, and returns the result. */
+CUresult plan_broken(struct plan *, CUresult result, const char *what);
+#define PLAN_TRY(plan, call)                                                                       \
+  do {                                                                                             \
+    const CUresult plan_result = (call);                                                           \
+    if (plan_result != CUDA_SUCCESS)                                                               \
+      return plan_broken(plan, plan_result, #call);                                                \
+  } while (0)
+
+/* The two ways to carry out a plan's runs. Everything that may fail for lack of something was made
+ * before. */
+CUresult step_stream(struct plan *);
+CUresult step_cpu(struct plan *);
+#endif

@@ -1,0 +1,372 @@
+/* A context's side of the steps: see ring.h. Every stage is made whole or not at all; what a failed
+   stage had made is given back, so that a later try starts clean. */
+#define _GNU_SOURCE
+#include "ring.h"
+#include "process.h"
+#include "state.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels_ptx.h" /* static const char kernels_ptx[] */
+
+enum { CONTEXTS_MOST = 16, THREADS = 256 };
+static struct ring *rings[CONTEXTS_MOST];
+
+/* How long a context's end, or the process's, waits for steps in flight. */
+#define DRAIN_NS 10000000000u
+
+#define TRY(call)                                                                                  \
+  do {                                                                                             \
+    const CUresult try_result = (call);                                                            \
+    if (try_result != CUDA_SUCCESS)                                                                \
+      return fail(ring, try_result, #call);                                                        \
+  } while (0)
+
+static bool fail(struct ring *ring, CUresult result, const char *call) {
+  const char *name = NULL;
+  if (!driver.cuGetErrorName || driver.cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
+    name = "an unknown error";
+  /* Only the function's name, not its arguments. */
+  const char *function = strncmp(call, "driver.", 7) == 0 ? call + 7 : call;
+  snprintf(ring->why, sizeof ring->why, "%.*s: %s", (int)strcspn(function, "("), function, name);
+  process_note(result, "staging");
+  return false;
+}
+
+struct ring *ring_find(CUcontext context) {
+  for (unsigned i = 0; i < CONTEXTS_MOST; i++)
+    if (rings[i] && rings[i]->context == context)
+      return rings[i];
+  return NULL;
+}
+
+struct ring *ring_of_context(void) {
+  CUcontext context = NULL;
+  if (driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
+    return NULL;
+  struct ring *ring = ring_find(context);
+  for (unsigned i = 0; !ring && i < CONTEXTS_MOST; i++)
+    if (!rings[i] && (rings[i] = ring = calloc(1, sizeof *ring)))
+      ring->context = context;
+  return ring;
+}
+
+void ring_each(void (*visit)(struct ring *, void *), void *argument) {
+  for (unsigned i = 0; i < CONTEXTS_MOST; i++)
+    if (rings[i])
+      visit(rings[i], argument);
+}
+
+/* ---- opening ---- */
+
+static bool names_missing(struct ring *ring) {
+#define NEED(name)                                                                                 \
+  if (!driver.name) {                                                                              \
+    snprintf(ring->why, sizeof ring->why, "this driver lacks " #name);                             \
+    return true;                                                                                   \
+  }
+  NEED(cuStreamWriteValue32_v2)
+  NEED(cuStreamWaitValue32_v2)
+  NEED(cuStreamCreateWithPriority)
+  NEED(cuMemHostAlloc)
+  NEED(cuModuleLoadData)
+#undef NEED
+  return false;
+}
+
+static bool open_streams(struct ring *ring) {
+  /* Non-blocking: the program may compute on the legacy stream, which every blocking stream would
+     wait for. The highest priority: what the program's stream waits for should not queue behind
+     other kernels. */
+  int least = 0, greatest = 0;
+  if (!driver.cuCtxGetStreamPriorityRange ||
+      driver.cuCtxGetStreamPriorityRange(&least, &greatest) != CUDA_SUCCESS)
+    greatest = 0;
+  TRY(driver.cuStreamCreateWithPriority(&ring->down, CU_STREAM_NON_BLOCKING, greatest));
+  TRY(driver.cuStreamCreateWithPriority(&ring->up, CU_STREAM_NON_BLOCKING, greatest));
+  TRY(driver.cuStreamCreateWithPriority(&ring->scratch, CU_STREAM_NON_BLOCKING, 0));
+  TRY(driver.cuEventCreate(&ring->begin, CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->down_last, CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->up_last, CU_EVENT_DISABLE_TIMING));
+  for (unsigned i = 0; i < RING_SLOTS; i++) {
+    TRY(driver.cuEventCreate(&ring->slots[i].down, CU_EVENT_DISABLE_TIMING));
+    TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
+  }
+  for (unsigned i = 0; i < RING_PROOFS; i++)
+    TRY(driver.cuEventCreate(&ring->proofs[i].read, CU_EVENT_DISABLE_TIMING));
+  return true;
+}
+
+static bool open_kernels(struct ring *ring) {
+  TRY(driver.cuModuleLoadData(&ring->module, kernels_ptx));
+  TRY(driver.cuModuleGetFunction(&ring->gather, ring->module, "off_gather"));
+  TRY(driver.cuModuleGetFunction(&ring->gprime, ring->module, "off_gprime"));
+  TRY(driver.cuModuleGetFunction(&ring->apply, ring->module, "off_apply"));
+  return true;
+}
+
+bool ring_open(struct ring *ring) {
+  if (ring->opened)
+    return true;
+  if (ring->why[0]) /* streams and modules that can't be had once are not asked for again */
+    return false;
+  if (names_missing(ring) || !open_streams(ring))
+    return false;
+  if (!open_kernels(ring)) {
+    report_reason("the CPU step is not to be had: its kernels can't be loaded (%s)", ring->why);
+    ring->gather = NULL; /* `stream` needs none of them */
+  }
+  ring->opened = true;
+  return true;
+}
+
+/* ---- device slots ---- */
+
+size_t ring_bytes(unsigned slots, size_t elements) {
+  return (size_t)slots * 2 * (RING_HEAD + elements * sizeof(float));
+}
+
+bool ring_shape(size_t bytes, unsigned *slots, size_t *elements) {
+  for (unsigned count = RING_SLOTS; count >= 2; count /= 2) {
+    const size_t each = bytes / (count * 2u);
+    const size_t chunks =
+        each > RING_HEAD ? (each - RING_HEAD) / (CHUNK_ELEMENTS * sizeof(float)) : 0;
+    if (chunks >= (count > 2 ? 2 : 1)) {
+      *slots = count;
+      *elements = chunks * CHUNK_ELEMENTS;
+      return true;
+    }
+  }
+  return false;
+}
+
+static void unstage(struct ring *ring) {
+  for (unsigned i = 0; i < RING_SLOTS; i++) {
+    if (ring->slots[i].first)
+      driver.cuMemFree_v2(ring->slots[i].first);
+    if (ring->slots[i].second)
+      driver.cuMemFree_v2(ring->slots[i].second);
+    ring->slots[i].first = ring->slots[i].second = 0;
+  }
+}
+
+static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
+  const size_t bytes = RING_HEAD + elements * sizeof(float);
+  for (unsigned i = 0; i < slots; i++) {
+    CUresult result = driver.cuMemAlloc_v2(&ring->slots[i].first, bytes);
+    if (result == CUDA_SUCCESS)
+      result = driver.cuMemAlloc_v2(&ring->slots[i].second, bytes);
+    if (result != CUDA_SUCCESS) {
+      unstage(ring);
+      return result;
+    }
+  }
+  ring->slot_count = slots;
+  ring->slot_elements = elements;
+  return CUDA_SUCCESS;
+}
+
+bool ring_stage(struct ring *ring, const struct config *config) {
+  enum { STEPS_BETWEEN_TRIES = 8 };
+  if (ring->staged)
+    return true;
+  if (ring->staging_failed_step && state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
+    return false;
+  size_t bytes = config->device_staging.bytes;
+  unsigned slots = 0;
+  size_t elements = 0;
+  if (!ring_shape(bytes, &slots, &elements)) {
+    snprintf(ring->why, sizeof ring->why,
+             "OFFLOAD_DEVICE_STAGING=%zu is too small for two slots of a chunk: set it to at least "
+             "%zu",
+             bytes, ring_bytes(2, CHUNK_ELEMENTS));
+    ring->staging_failed_step = state_step() + 1;
+    return false;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (; ring_shape(bytes, &slots, &elements); bytes /= 2) {
+    result = stage(ring, slots, elements);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+      break;
+  }
+  if (result != CUDA_SUCCESS) {
+    ring->staging_failed_step = state_step() + 1;
+    return fail(ring, result, "device memory for staging");
+  }
+  ring->staged = true;
+  return true;
+}
+
+/* ---- pinned memory and worker ---- */
+
+/* A forked child must not share pages that the device works on: a fork would copy them and pin the
+ * copies. */
+static void not_for_children(void *memory, size_t bytes) {
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
+  const uintptr_t end = ((uintptr_t)memory + bytes) & ~(page - 1);
+  if (begin < end)
+    (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
+}
+
+static CUresult pin(void **memory, size_t bytes) {
+  const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  if (result == CUDA_SUCCESS) {
+    memset(*memory, 0, bytes);
+    not_for_children(*memory, bytes);
+  }
+  return result;
+}
+
+static void unprepare(struct ring *ring) {
+  for (unsigned i = 0; i < RING_SLOTS; i++) {
+    struct ring_slot *slot = &ring->slots[i];
+    if (slot->words)
+      driver.cuMemFreeHost(slot->words);
+    if (slot->gradient)
+      driver.cuMemFreeHost(slot->gradient);
+    slot->words = NULL;
+    slot->gradient = slot->update = NULL;
+  }
+  for (unsigned i = 0; i < RING_PROOFS; i++) {
+    if (ring->proofs[i].results)
+      driver.cuMemFreeHost(ring->proofs[i].results);
+    ring->proofs[i].results = NULL;
+  }
+  if (ring->inputs[0].pinned)
+    driver.cuMemFreeHost(ring->inputs[0].pinned);
+  ring->inputs[0].pinned = NULL;
+  if (ring->device_results)
+    driver.cuMemFree_v2(ring->device_results);
+  ring->device_results = 0;
+}
+
+/* What is behind a proof's results in its pinned block. */
+struct proof_words {
+  _Atomic uint32_t ready;
+  float verdict;
+};
+
+static bool prepare(struct ring *ring) {
+  const size_t slot_bytes = ring->slot_elements * sizeof(float);
+  for (unsigned i = 0; i < ring->slot_count; i++) {
+    struct ring_slot *slot = &ring->slots[i];
+    void *memory = NULL;
+    TRY(pin(&memory, RING_HEAD + slot_bytes));
+    slot->words = memory;
+    slot->update = (float *)(void *)((char *)memory + RING_HEAD);
+    TRY(pin(&memory, slot_bytes));
+    slot->gradient = memory;
+  }
+  for (unsigned i = 0; i < RING_PROOFS; i++) {
+    struct ring_proof *proof = &ring->proofs[i];
+    void *memory = NULL;
+    TRY(pin(&memory, sizeof(struct proof_results) + sizeof(struct proof_words)));
+    proof->results = memory;
+    struct proof_words *words = (struct proof_words *)(void *)(proof->results + 1);
+    proof->ready = &words->ready;
+    proof->verdict = &words->verdict;
+  }
+  void *inputs = NULL;
+  TRY(pin(&inputs, RING_INPUTS * sizeof(struct probe)));
+  /* One device block: the probe's tensors, the inputs, the verdicts. */
+  const size_t inputs_at = sizeof(struct proof_results);
+  const size_t verdicts_at = inputs_at + RING_INPUTS * sizeof(struct probe);
+  ring->inputs[0].pinned = inputs;
+  TRY(driver.cuMemAlloc_v2(&ring->device_results, verdicts_at + RING_PROOFS * sizeof(float)));
+  for (unsigned i = 0; i < RING_INPUTS; i++) {
+    ring->inputs[i].pinned = (struct probe *)inputs + i;
+    ring->inputs[i].device = ring->device_results + inputs_at + i * sizeof(struct probe);
+  }
+  for (unsigned i = 0; i < RING_PROOFS; i++)
+    ring->proofs[i].device_verdict = ring->device_results + verdicts_at + i * sizeof(float);
+  return true;
+}
+
+bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
+  if (ring->prepared || ring->cannot_prepare)
+    return ring->prepared;
+  ring->why[0] = 0;
+  if (!ring->gather)
+    snprintf(ring->why, sizeof ring->why, "the kernels of the CPU step could not be loaded");
+  else if (prepare(ring))
+    ring->worker = worker_start(api, config, ring->why, sizeof ring->why);
+  ring->prepared = ring->worker != NULL;
+  ring->cannot_prepare = !ring->prepared;
+  if (!ring->prepared)
+    unprepare(ring);
+  return ring->prepared;
+}
+
+struct ring_slot *ring_next(struct ring *ring) {
+  struct ring_slot *slot = &ring->slots[ring->next_slot];
+  ring->next_slot = (ring->next_slot + 1) % ring->slot_count;
+  return slot;
+}
+
+void ring_forget(CUcontext context) {
+  for (unsigned i = 0; i < CONTEXTS_MOST; i++) {
+    struct ring *ring = rings[i];
+    if (!ring || ring->context != context)
+      continue;
+    if (ring->worker) {
+      if (!worker_wait_idle(ring->worker, DRAIN_NS)) {
+        report_line(LOG_NORMAL, "a context ends while optimizer steps are still in flight after 10 "
+                                "seconds: they end as failed");
+        worker_fail(ring->worker);
+      }
+      worker_stop(ring->worker);
+    }
+    rings[i] = NULL;
+    free(ring);
+  }
+}
+
+/* ---- our kernels ---- */
+
+static unsigned blocks_for(uint64_t elements) {
+  return (unsigned)((elements + THREADS - 1) / THREADS);
+}
+
+CUresult ring_gather(const struct ring *ring, const uintptr_t *steps, unsigned tensors,
+                     const float *lr_pointer, CUdeviceptr inputs) {
+  uint64_t by_value[TENSORS_MOST] = {0};
+  for (unsigned i = 0; i < tensors; i++)
+    by_value[i] = steps[i];
+  CUdeviceptr out = ring->device_results;
+  void *parameters[] = {by_value, &lr_pointer, &inputs, &out};
+  return driver.cuLaunchKernel(ring->gather, tensors, 1, 1, PROBE_ELEMENTS, 1, 1, 0, ring->down,
+                               parameters, NULL);
+}
+
+enum kernel_decay kernel_decay(const struct adam_candidate *candidate) {
+  if (candidate->decay == ADAM_DECAY_NONE)
+    return KERNEL_NONE;
+  const bool fused = candidate->decay == ADAM_DECAY_FUSED;
+  if (candidate->generation == ADAM_FLOAT)
+    return fused ? KERNEL_FLOAT_FUSED : KERNEL_FLOAT_UNFUSED;
+  return fused ? KERNEL_DOUBLE_FUSED : KERNEL_DOUBLE_UNFUSED;
+}
+
+CUresult ring_gprime(const struct ring *ring, CUdeviceptr p, CUdeviceptr g, CUdeviceptr out,
+                     uint64_t elements, const struct adam_candidate *candidate,
+                     const struct adam_hyper *hyper, CUstream stream) {
+  uint32_t count = (uint32_t)elements, decay = kernel_decay(candidate), maximize = hyper->maximize;
+  double weight_decay = hyper->weight_decay;
+  void *parameters[] = {&p, &g, &out, &count, &decay, &maximize, &weight_decay};
+  return driver.cuLaunchKernel(ring->gprime, blocks_for(elements), 1, 1, THREADS, 1, 1, 0, stream,
+                               parameters, NULL);
+}
+
+CUresult ring_apply(const struct ring *ring, CUdeviceptr p, CUdeviceptr slot, uint64_t elements,
+                    uint32_t generation, const struct adam_candidate *candidate, CUstream stream) {
+  CUdeviceptr update = slot + RING_HEAD;
+  uint32_t count = (uint32_t)elements, expected = slot_status(generation, SLOT_APPLY),
+           decay = candidate->mode == ADAM_W ? (uint32_t)kernel_decay(candidate) : KERNEL_NONE;
+  void *parameters[] = {&p, &update, &slot, &count, &expected, &decay};
+  return driver.cuLaunchKernel(ring->apply, blocks_for(elements), 1, 1, THREADS, 1, 1, 0, stream,
+                               parameters, NULL);
+}

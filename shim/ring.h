@@ -1,0 +1,131 @@
+/* What steps use on a device: side streams, our kernels, the staging ring, the proof's buffers and
+   the worker. One for each CUDA context, made in stages, each when first needed and before anything
+   of a launch is enqueued:
+
+     ring_open      kernels loaded, side streams and events made          (stream, cpu)
+     ring_stage     device slots                                          (stream, cpu)
+     ring_prepare   pinned slots, the proof's buffers, the worker         (cpu)
+
+   A slot, `stream`:  first = staged exp_avg, second = staged exp_avg_sq
+           `cpu`:     first = words and update on their way up, second = gradient with L2 decay (g')
+
+   Slots are used in turn by both modes; `down` and `up` events say when a slot's last use left the
+   side streams. All launches of a context share the two side streams, so a second program stream
+   that steps waits for the first: exact, and rare. Everything here is under the enqueue lock. */
+#ifndef OFFLOAD_RING_H
+#define OFFLOAD_RING_H
+#include "driver.h"
+#include "recognise.h"
+#include "worker.h"
+
+enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
+
+struct ring_slot {
+  CUdeviceptr first, second; /* RING_HEAD + slot_elements floats each */
+  struct slot_words *words;  /* pinned; the update follows */
+  float *gradient, *update;  /* pinned */
+  CUevent down, up;          /* recorded after the slot's last use on that stream */
+  bool down_used, up_used;
+  uint32_t generation;
+};
+
+/* In front of what a slot holds: the words in cpu mode, room to keep an address mod 16 in stream
+ * mode. */
+enum { RING_HEAD = sizeof(struct slot_words) };
+
+/* A launch's proof in flight. The event is recorded behind the program's kernel, the last that
+ * reads the verdict. */
+struct ring_proof {
+  _Atomic uint32_t *ready;       /* pinned */
+  float *verdict;                /* pinned */
+  struct proof_results *results; /* pinned */
+  CUdeviceptr device_verdict;
+  CUevent read;
+  bool used;
+  uint32_t generation;
+};
+
+/* The probe's inputs for one set of scalars, pinned and on the device. */
+struct ring_inputs {
+  bool valid;
+  struct adam_candidate candidate;
+  struct adam_hyper hyper;
+  bool lr_known;
+  uint32_t last_launch; /* of the worker's, that used them */
+  struct probe *pinned;
+  CUdeviceptr device;
+};
+
+struct ring {
+  CUcontext context;
+  CUmodule module;
+  CUfunction gather, gprime, apply;
+  CUstream down, up, scratch; /* non-blocking; scratch is calibration's */
+  CUevent begin, down_last, up_last;
+  bool down_used; /* down_last was recorded */
+
+  unsigned slot_count, next_slot;
+  size_t slot_elements; /* a multiple of CHUNK_ELEMENTS */
+  struct ring_slot slots[RING_SLOTS];
+
+  unsigned next_proof, next_inputs;
+  struct ring_proof proofs[RING_PROOFS];
+  struct ring_inputs inputs[RING_INPUTS];
+  CUdeviceptr device_results; /* struct proof_results: the probe's tensors, worked on by the
+                                 program's kernel */
+  struct worker *worker;
+
+  CUdeviceptr calibration; /* scratch of calibration, CALIBRATION_BYTES; 0 before the first */
+
+  bool opened, staged, prepared, cannot_prepare;
+  uint64_t
+      staging_failed_step; /* state_step() at which staging was not to be had; tried again later */
+  char why[256];           /* why the last stage could not be made */
+};
+
+/* The present context's ring, made empty at first sight. NULL when there is no context or no
+ * memory. */
+struct ring *ring_of_context(void);
+/* That of a context, or NULL. */
+struct ring *ring_find(CUcontext context);
+
+/* Each makes what is missing up to its stage. False with ring->why. They call the driver, which may
+   wait for the device, but leave nothing enqueued. */
+bool ring_open(struct ring *);
+bool ring_stage(struct ring *, const struct config *);
+bool ring_prepare(struct ring *, const struct config *, const struct adam_api *);
+
+/* Device memory that a ring of so many slots of so many elements takes. */
+size_t ring_bytes(unsigned slots, size_t elements);
+
+/* The largest shape within `bytes`: more slots than two only where each still holds several chunks.
+   False when even two slots of a chunk don't fit. */
+bool ring_shape(size_t bytes, unsigned *slots, size_t *elements);
+
+/* The slot to use next. */
+struct ring_slot *ring_next(struct ring *);
+
+/* Forgets a context: waits (bounded) for the worker, ends it and frees what is on the host. Driver
+   objects go with the context. */
+void ring_forget(CUcontext context);
+void ring_each(void (*visit)(struct ring *, void *), void *argument);
+
+/* Calls of our kernels. */
+CUresult ring_gather(const struct ring *, const uintptr_t *steps, unsigned tensors,
+                     const float *lr_pointer, CUdeviceptr inputs);
+enum kernel_decay {
+  KERNEL_NONE,
+  KERNEL_FLOAT_FUSED,
+  KERNEL_FLOAT_UNFUSED,
+  KERNEL_DOUBLE_FUSED,
+  KERNEL_DOUBLE_UNFUSED
+};
+enum kernel_decay kernel_decay(const struct adam_candidate *);
+CUresult ring_gprime(const struct ring *, CUdeviceptr p, CUdeviceptr g, CUdeviceptr out,
+                     uint64_t elements, const struct adam_candidate *, const struct adam_hyper *,
+                     CUstream);
+/* `slot`: words and, behind them, the update. `decay` is 0 for L2, whose decay is in the gradient.
+ */
+CUresult ring_apply(const struct ring *, CUdeviceptr p, CUdeviceptr slot, uint64_t elements,
+                    uint32_t generation, const struct adam_candidate *, CUstream);
+#endif

@@ -1,0 +1,330 @@
+/* Decides for each recognised launch how it is carried out (step.h), and orders the rooms:
+   recognise, state, ring, calibrate, then step_stream or step_cpu. The enqueue lock is held from
+   the first look at where pieces lie to the last enqueue, so that no piece moves in between. */
+#define _GNU_SOURCE
+#include "step.h"
+#include "companion.h"
+#include "lock.h"
+#include "plan.h"
+#include "process.h"
+#include "quiet.h"
+#include "range.h"
+#include "state.h"
+#include <stdio.h>
+#include <string.h>
+
+static struct plan the_plan; /* large; under the enqueue lock */
+static struct state_tensor tensors[BLOCKS_MOST];
+static _Atomic bool adam_seen;
+
+/* How long the process's end waits for steps in flight before they end as failed. */
+#define FINISH_NS 10000000000u
+
+/* ---- what a row of the report says ---- */
+
+static void say(char *field, size_t bytes, const char *text) {
+  if (strncmp(field, text, bytes) != 0)
+    snprintf(field, bytes, "%s", text);
+}
+
+static void say_mode(struct plan *plan, const char *mode, const char *why) {
+  struct report_function *row = plan->function->row;
+  if (!row)
+    return;
+  say(row->mode, sizeof row->mode, mode);
+  say(row->why, sizeof row->why, why);
+}
+
+/* ---- the program's kernel ---- */
+
+CUresult plan_launch(const struct plan *plan, const unsigned char *metadata, unsigned blocks,
+                     const float *found_inf) {
+  struct arguments arguments = plan->arguments;
+  arguments.metadata = metadata;
+  arguments.found_inf = found_inf;
+  return arguments_launch(plan->function, &arguments, blocks, plan->launch->shared_bytes,
+                          plan->stream);
+}
+
+CUresult plan_begin(struct plan *plan) {
+  CUresult result = driver.cuEventRecord(plan->ring->begin, plan->stream);
+  if (result == CUDA_SUCCESS && plan->rest) {
+    result = plan_launch(plan, plan->rest_metadata, plan->rest, plan->arguments.found_inf);
+    report_add(elements_direct, plan->rest_elements);
+  }
+  return result;
+}
+
+CUresult plan_broken(struct plan *plan, CUresult result, const char *what) {
+  char reason[256];
+  snprintf(reason, sizeof reason, "an optimizer step broke off in the middle (error %d from %.*s)",
+           (int)result, (int)strcspn(what, "("), what);
+  process_stop(reason);
+  if (plan->ring->worker)
+    worker_fail(plan->ring->worker);
+  return result;
+}
+
+/* The launch as it came, over pages wherever they are. */
+static CUresult launch_direct(struct plan *plan, const char *why) {
+  const struct launch *launch = plan->launch;
+  struct report_function *row = plan->function->row;
+  say_mode(plan, "direct", why);
+  if (row)
+    atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
+  report_add(elements_direct, plan->ours_elements + plan->rest_elements);
+  return driver.cuLaunchKernel(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
+                               launch->block[0], launch->block[1], launch->block[2],
+                               launch->shared_bytes, plan->stream, launch->kernel_parameters,
+                               launch->extra);
+}
+
+/* ---- what a launch names ---- */
+
+/* Its tensors, for state.c. Consecutive blocks of one tensor are one entry: a tensor may be cut by
+   a launch, and goes on in the next. */
+static size_t list_tensors(const struct plan *plan) {
+  const struct family *family = plan->function->family;
+  const unsigned char *metadata = plan->arguments.metadata;
+  size_t count = 0;
+  unsigned before = family->tensors;
+  for (unsigned block = 0; block < plan->launch->grid[0]; block++) {
+    const unsigned tensor = metadata_block_tensor(family, metadata, block);
+    if (tensor == before)
+      continue;
+    before = tensor;
+    const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block);
+    tensors[count++] = (struct state_tensor){
+        .exp_avg = metadata_address(family, metadata, LIST_EXP_AVG, tensor),
+        .exp_avg_sq = metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor),
+        .bytes = (size_t)metadata_elements(family, metadata, tensor) * sizeof(float),
+        .first = chunk * CHUNK_ELEMENTS * sizeof(float),
+    };
+  }
+  return count;
+}
+
+/* Parts the launch: blocks whose m and v lie wholly on host pieces are ours, if `any` may be. */
+static void part_blocks(struct plan *plan, bool any) {
+  const struct family *family = plan->function->family;
+  const unsigned char *metadata = plan->arguments.metadata;
+  plan->ours = plan->rest = 0;
+  plan->ours_elements = plan->rest_elements = 0;
+  if (any) {
+    memcpy(plan->ours_metadata, metadata, family->metadata_bytes);
+    memcpy(plan->rest_metadata, metadata, family->metadata_bytes);
+  }
+  for (unsigned block = 0; block < plan->launch->grid[0]; block++) {
+    const unsigned tensor = metadata_block_tensor(family, metadata, block);
+    const unsigned chunk = (unsigned)metadata_block_chunk(family, metadata, block);
+    const size_t offset = (size_t)chunk * CHUNK_ELEMENTS;
+    uint64_t elements = (uint64_t)metadata_elements(family, metadata, tensor) - offset;
+    if (elements > CHUNK_ELEMENTS)
+      elements = CHUNK_ELEMENTS;
+    const size_t from = offset * sizeof(float), bytes = elements * sizeof(float);
+    if (any &&
+        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG, tensor) + from, bytes) &&
+        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor) + from, bytes)) {
+      metadata_set_block(family, plan->ours_metadata, plan->ours++, tensor, chunk);
+      plan->ours_elements += elements;
+    } else {
+      if (any)
+        metadata_set_block(family, plan->rest_metadata, plan->rest, tensor, chunk);
+      plan->rest++;
+      plan->rest_elements += elements;
+    }
+  }
+}
+
+/* Cuts our blocks into runs, each of which fits a slot. */
+static void cut_runs(struct plan *plan) {
+  const struct family *family = plan->function->family;
+  plan->run_count = 0;
+  for (unsigned block = 0; block < plan->ours; block++) {
+    const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
+    const unsigned chunk = (unsigned)metadata_block_chunk(family, plan->ours_metadata, block);
+    uint64_t elements = (uint64_t)metadata_elements(family, plan->ours_metadata, tensor) -
+                        (uint64_t)chunk * CHUNK_ELEMENTS;
+    if (elements > CHUNK_ELEMENTS)
+      elements = CHUNK_ELEMENTS;
+    struct run_of_blocks *run = plan->run_count ? &plan->runs[plan->run_count - 1] : NULL;
+    if (run && run->tensor == tensor && run->chunk + run->blocks == chunk &&
+        run->elements + elements <= plan->ring->slot_elements) {
+      run->blocks++;
+      run->elements += elements;
+    } else {
+      plan->runs[plan->run_count++] = (struct run_of_blocks){tensor, chunk, 1, elements};
+    }
+  }
+}
+
+/* A tensor's runs follow each other, in every launch that PyTorch makes; `cpu` numbers tensors by
+ * that. */
+static bool runs_in_order(const struct plan *plan) {
+  bool seen[TENSORS_MOST] = {false};
+  for (unsigned i = 0; i < plan->run_count; i++) {
+    if (i && plan->runs[i].tensor == plan->runs[i - 1].tensor)
+      continue;
+    if (seen[plan->runs[i].tensor])
+      return false;
+    seen[plan->runs[i].tensor] = true;
+  }
+  return true;
+}
+
+/* ---- the decision ---- */
+
+/* Whether the CPU can carry the launch out; everything that this needs is made. Else why not. */
+static bool cpu_possible(struct plan *plan, const char **why) {
+  const struct arguments *arguments = &plan->arguments;
+  if (arguments->grad_scale || arguments->found_inf) {
+    *why = "launches with grad_scale or found_inf are streamed";
+    return false;
+  }
+  if (arguments->weight_decay != 0 && (float)arguments->weight_decay == 0) {
+    *why = "the weight decay is nothing as a float";
+    return false;
+  }
+  if (!runs_in_order(plan)) {
+    *why = "a launch names a tensor's chunks in several places";
+    return false;
+  }
+  const struct adam_api *api = companion_loaded(why);
+  if (!api)
+    return false;
+  if (!plan->ring->prepared && process_capture_open()) {
+    *why = "the CPU step is set up when no capture is open";
+    return false;
+  }
+  if (!ring_prepare(plan->ring, process_config(), api)) {
+    *why = plan->ring->why;
+    return false;
+  }
+  plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);
+  if (!plan->branch)
+    return false;
+  *why = plan->branch->why;
+  return plan->branch->usable;
+}
+
+/* Staging, or why it is not to be had. */
+static bool staged(struct plan *plan, const char **why) {
+  plan->ring = ring_of_context();
+  if (!plan->ring) {
+    *why = "there is no current context";
+    return false;
+  }
+  if (!(plan->ring->opened && plan->ring->staged) && process_capture_open()) {
+    *why = "staging is set up when no capture is open";
+    return false;
+  }
+  *why = plan->ring->why;
+  return ring_open(plan->ring) && ring_stage(plan->ring, process_config());
+}
+
+static CUresult carry_out(struct plan *plan) {
+  struct report_function *row = plan->function->row;
+  const enum config_step wanted = process_config()->step;
+  const char *why = "";
+  CUresult result = state_launch(tensors, list_tensors(plan), plan->stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  part_blocks(plan, range_any_host() && wanted != STEP_DIRECT);
+  if (row) {
+    atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->blocks, plan->launch->grid[0], memory_order_relaxed);
+  }
+  if (!plan->ours)
+    return launch_direct(plan, "");
+  if (!staged(plan, &why))
+    return launch_direct(plan, why);
+  cut_runs(plan);
+  const bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
+  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))
+    return launch_direct(plan, "the running proof refused a launch: this kernel's arithmetic is "
+                               "not the one that calibration found");
+  say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
+  if (row)
+    atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
+  return cpu ? step_cpu(plan) : step_stream(plan);
+}
+
+bool step_launch(const struct launch *launch, CUresult *result) {
+  struct function *function = recognise(launch->function);
+  if (!function)
+    return false;
+  const CUstream stream =
+      launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
+  struct arguments arguments;
+  const char *why = NULL;
+  if (!launch->plain)
+    why = "launches with attributes are left alone";
+  else if (arguments_read(function->family, launch, &arguments, &why))
+    why = launch_unsound(function->family, launch, &arguments);
+  if (!why && process_capturing(launch->stream, launch->per_thread))
+    why = "launches in a capture are left alone";
+  if (why) {
+    report_reason("a launch of %s did not look as expected: %s", function->family->name, why);
+    return false;
+  }
+  const enum config_step wanted = process_config()->step;
+  /* Not under the enqueue lock: loading takes the loader's lock. */
+  if (wanted != STEP_STREAM && wanted != STEP_DIRECT && range_any_host() && !companion_loaded(&why))
+    (void)companion_load(&why);
+
+  enqueue_lock();
+  const CUstreamCaptureMode mode = quiet_begin();
+  the_plan.launch = launch;
+  the_plan.stream = stream;
+  the_plan.function = function;
+  the_plan.arguments = arguments;
+  *result = carry_out(&the_plan);
+  quiet_end(mode);
+  enqueue_unlock();
+  return true;
+}
+
+/* ---- the rest of step.h ---- */
+
+void step_forget_functions(void) {
+  recognise_forget();
+}
+
+void step_forget_context(CUcontext context) {
+  enqueue_lock();
+  ring_forget(context);
+  enqueue_unlock();
+}
+
+void step_kernel_seen(const char *name) {
+  if (name && !atomic_load_explicit(&adam_seen, memory_order_relaxed) && recognise_name(name))
+    atomic_store_explicit(&adam_seen, true, memory_order_relaxed);
+}
+
+bool step_adam_seen(void) {
+  return atomic_load_explicit(&adam_seen, memory_order_relaxed);
+}
+
+static void finish_ring(struct ring *ring, void *unused) {
+  (void)unused;
+  if (!ring->worker || worker_wait_idle(ring->worker, FINISH_NS))
+    return;
+  report_line(LOG_NORMAL, "the process ends while optimizer steps are still in flight after 10 "
+                          "seconds: they end as failed");
+  worker_fail(ring->worker);
+}
+
+/* A refusal after which nothing was launched any more is still missing from its row. */
+static void note_refusal(struct function *function, void *unused) {
+  (void)unused;
+  for (struct branch *branch = function->branches; branch; branch = branch->next)
+    if (atomic_load_explicit(&branch->refused, memory_order_relaxed) && function->row)
+      say(function->row->why, sizeof function->row->why,
+          "the running proof refused a launch: this kernel's arithmetic is not the one that "
+          "calibration found");
+}
+
+void step_finish(void) {
+  ring_each(finish_ring, NULL);
+  recognise_each(note_refusal, NULL);
+}

@@ -1,0 +1,226 @@
+/* The `cpu` step: gradients down, moments on the CPU, updates up. See STEP.md for the pipeline and
+   its proof.
+
+     program stream  event                                               wait last up | the
+   program's kernel (found_inf = verdict) down stream     wait event | proof: inputs, kernel on
+   probe, down, ready | (g') gradient down, ready | ... worker                             proves,
+   sets the verdict            | steps m, v, update, done | ... up stream wait down, wait done |
+   update up, apply | ... | verdict up
+
+   Every job goes to the worker before the first driver call of its piece, and every wait for a
+   value is enqueued behind everything that leads to it. */
+#include "companion.h"
+#include "plan.h"
+#include <string.h>
+
+/* What one launch needs while it is enqueued. */
+struct cpu_step {
+  struct plan *plan;
+  struct adam_hyper hyper;
+  struct ring_proof *proof;
+  struct ring_inputs *inputs;
+  bool fresh_inputs;
+  unsigned tensors;                 /* that have blocks of ours */
+  unsigned tensor_of[TENSORS_MOST]; /* index in the launch's list */
+  unsigned index_of[TENSORS_MOST];  /* and back */
+};
+
+static bool same_hyper(const struct adam_hyper *a, const struct adam_hyper *b) {
+  return a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+         a->weight_decay == b->weight_decay && a->eps == b->eps && a->maximize == b->maximize;
+}
+
+/* Inputs of the probe for these scalars. Learning rates that change at every step make new ones
+   each time; a set is written anew only when the worker is done with the launch that used it last.
+ */
+static void take_inputs(struct cpu_step *step, const struct adam_api *api) {
+  struct ring *ring = step->plan->ring;
+  const struct adam_candidate *candidate = &step->plan->branch->candidate;
+  struct adam_hyper key = step->hyper;
+  const bool lr_known = step->plan->arguments.lr_pointer == NULL;
+  if (!lr_known)
+    key.lr = 0;
+  step->fresh_inputs = false;
+  for (unsigned i = 0; i < RING_INPUTS; i++) {
+    struct ring_inputs *inputs = &ring->inputs[i];
+    if (inputs->valid && inputs->lr_known == lr_known && same_hyper(&inputs->hyper, &key) &&
+        memcmp(&inputs->candidate, candidate, sizeof *candidate) == 0) {
+      step->inputs = inputs;
+      return;
+    }
+  }
+  struct ring_inputs *inputs = &ring->inputs[ring->next_inputs];
+  ring->next_inputs = (ring->next_inputs + 1) % RING_INPUTS;
+  if (inputs->valid)
+    worker_wait_launch(ring->worker, inputs->last_launch);
+  probe_make(api, candidate, &key, lr_known, inputs->pinned);
+  inputs->valid = true;
+  inputs->candidate = *candidate;
+  inputs->hyper = key;
+  inputs->lr_known = lr_known;
+  step->inputs = inputs;
+  step->fresh_inputs = true;
+}
+
+/* The proof: the program's own kernel on the probe with the launch's real scalars and step
+ * counters, and all of it down. */
+static CUresult enqueue_proof(struct cpu_step *step) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  struct ring_proof *proof = step->proof;
+  const struct family *family = plan->function->family;
+  uintptr_t steps[TENSORS_MOST];
+  memset(plan->work_metadata, 0, family->metadata_bytes);
+  for (unsigned t = 0; t < step->tensors; t++) {
+    const CUdeviceptr probe =
+        ring->device_results + offsetof(struct proof_results, probes) + t * sizeof(struct probe);
+    const uintptr_t lists[4] = {
+        probe + offsetof(struct probe, p), probe + offsetof(struct probe, g),
+        probe + offsetof(struct probe, m), probe + offsetof(struct probe, v)};
+    steps[t] = metadata_step(family, plan->arguments.metadata, step->tensor_of[t]);
+    metadata_set_tensor(family, plan->work_metadata, t, lists, PROBE_ELEMENTS, steps[t]);
+    metadata_set_block(family, plan->work_metadata, t, t, 0);
+  }
+
+  const struct proof_job job = {
+      .ready = proof->ready,
+      .generation = proof->generation,
+      .inputs = step->inputs->pinned,
+      .results = proof->results,
+      .verdict = proof->verdict,
+      .tensors = step->tensors,
+      .lr_gathered = plan->arguments.lr_pointer != NULL,
+      .candidate = plan->branch->candidate,
+      .hyper = step->hyper,
+      .elements = plan->ours_elements,
+      .refused = &plan->branch->refused,
+      .row = plan->function->row,
+  };
+  worker_prove(ring->worker, &job);
+  step->inputs->last_launch = worker_launches_begun(ring->worker);
+
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
+  /* The launch that had this proof before must have read its verdict. */
+  if (proof->used)
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, proof->read, 0));
+  if (step->fresh_inputs)
+    PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(step->inputs->device, step->inputs->pinned,
+                                               sizeof(struct probe), ring->down));
+  PLAN_TRY(plan, ring_gather(ring, steps, step->tensors, plan->arguments.lr_pointer,
+                             step->inputs->device));
+  struct arguments arguments = plan->arguments;
+  arguments.metadata = plan->work_metadata;
+  PLAN_TRY(plan, arguments_launch(plan->function, &arguments, step->tensors,
+                                  plan->launch->shared_bytes, ring->down));
+  const size_t bytes =
+      offsetof(struct proof_results, probes) + step->tensors * sizeof(struct probe);
+  PLAN_TRY(plan,
+           driver.cuMemcpyDtoHAsync_v2(proof->results, ring->device_results, bytes, ring->down));
+  PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(ring->down, (CUdeviceptr)(uintptr_t)proof->ready,
+                                                proof->generation, 0));
+  report_add(link_bytes_down, bytes);
+  return CUDA_SUCCESS;
+}
+
+static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks *run, bool last) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  struct ring_slot *slot = ring_next(ring);
+  const struct adam_candidate *candidate = &plan->branch->candidate;
+  const bool ships_decay = candidate->mode == ADAM_L2 && candidate->decay != ADAM_DECAY_NONE;
+  const size_t bytes = run->elements * sizeof(float);
+  const CUdeviceptr p = run_address(plan, run, LIST_PARAMETER);
+  CUdeviceptr g = run_address(plan, run, LIST_GRADIENT);
+  const uint32_t generation = ++slot->generation;
+
+  const struct piece_job job = {
+      .words = slot->words,
+      .generation = generation,
+      .tensor = step->index_of[run->tensor],
+      .last = last,
+      .negate = step->hyper.maximize && !ships_decay,
+      .gradient = slot->gradient,
+      .exp_avg = (float *)run_address(plan, run, LIST_EXP_AVG),
+      .exp_avg_sq = (float *)run_address(plan, run, LIST_EXP_AVG_SQ),
+      .update = slot->update,
+      .elements = run->elements,
+  };
+  worker_step(ring->worker, &job);
+
+  /* Down: not before the slot's last use has left `up`: then the worker may write its words, too.
+   */
+  if (slot->up_used)
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, slot->up, 0));
+  if (ships_decay) {
+    PLAN_TRY(plan, ring_gprime(ring, p, g, slot->second, run->elements, candidate, &step->hyper,
+                               ring->down));
+    g = slot->second;
+  }
+  PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
+  PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
+                     ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
+  PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
+  slot->down_used = true;
+
+  /* Up: the event and the value. The event is the order that CUDA can see (cuda.h asks for it), the
+   * value the worker's. */
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
+  PLAN_TRY(plan, driver.cuStreamWaitValue32_v2(ring->up, (CUdeviceptr)(uintptr_t)&slot->words->done,
+                                               generation, CU_STREAM_WAIT_VALUE_GEQ));
+  PLAN_TRY(plan,
+           driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + bytes, ring->up));
+  PLAN_TRY(plan, ring_apply(ring, p, slot->first, run->elements, generation, candidate, ring->up));
+  PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
+  slot->up_used = true;
+  report_add(link_bytes_down, bytes);
+  report_add(link_bytes_up, RING_HEAD + bytes);
+  return CUDA_SUCCESS;
+}
+
+/* The program's kernel, last: it skips when the verdict says that all is done, and does the step
+ * when the proof failed. */
+static CUresult enqueue_tail(struct cpu_step *step) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  struct ring_proof *proof = step->proof;
+  PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(proof->device_verdict, proof->verdict,
+                                             sizeof *proof->verdict, ring->up));
+  PLAN_TRY(plan, driver.cuEventRecord(ring->up_last, ring->up));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->up_last, 0));
+  PLAN_TRY(plan, plan_launch(plan, plan->ours_metadata, plan->ours,
+                             (const float *)(uintptr_t)proof->device_verdict));
+  PLAN_TRY(plan, driver.cuEventRecord(proof->read, plan->stream));
+  proof->used = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult step_cpu(struct plan *plan) {
+  struct ring *ring = plan->ring;
+  struct cpu_step step = {.plan = plan};
+  const char *why;
+  step.hyper = (struct adam_hyper){.lr = plan->arguments.lr,
+                                   .beta1 = plan->arguments.beta1,
+                                   .beta2 = plan->arguments.beta2,
+                                   .weight_decay = plan->arguments.weight_decay,
+                                   .eps = plan->arguments.eps,
+                                   .maximize = plan->arguments.maximize};
+  for (unsigned i = 0; i < plan->run_count; i++) {
+    const unsigned tensor = plan->runs[i].tensor;
+    if (step.tensors && step.tensor_of[step.tensors - 1] == tensor)
+      continue; /* a tensor's runs follow each other */
+    step.index_of[tensor] = step.tensors;
+    step.tensor_of[step.tensors++] = tensor;
+  }
+  take_inputs(&step, companion_loaded(&why));
+  step.proof = &ring->proofs[ring->next_proof];
+  ring->next_proof = (ring->next_proof + 1) % RING_PROOFS;
+  step.proof->generation++;
+
+  CUresult result = plan_begin(plan);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = enqueue_proof(&step);
+  for (unsigned i = 0; i < plan->run_count && result == CUDA_SUCCESS; i++)
+    result = enqueue_piece(&step, &plan->runs[i], i + 1 == plan->run_count);
+  return result == CUDA_SUCCESS ? enqueue_tail(&step) : result;
+}

@@ -1,0 +1,327 @@
+/* The worker thread: see worker.h. The ring of jobs is guarded by a mutex that is held for a copy
+   at a time, never across a wait for the GPU or a step. */
+#define _GNU_SOURCE
+#include "worker.h"
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum job_kind { JOB_PROOF, JOB_PIECE, JOB_CALL };
+
+struct job {
+  enum job_kind kind;
+  union {
+    struct proof_job proof;
+    struct piece_job piece;
+    const struct adam_job *call;
+  };
+};
+
+enum { JOBS = 1024 };
+
+struct worker {
+  const struct adam_api *api;
+  const struct config *config;
+  struct adam_team *team; /* the worker thread's own */
+  pthread_t thread;
+  pthread_mutex_t lock; /* protects what follows, up to `failing` */
+  pthread_cond_t changed;
+  struct job jobs[JOBS];
+  uint32_t head, tail; /* jobs taken out and finished, jobs put in */
+  uint32_t launches_begun, launches_done;
+  bool started, stopping;
+  char why[256];
+  _Atomic bool failing;
+
+  /* The launch at hand: the worker thread's own. */
+  enum slot_status verdict;
+  struct proof_job proof;
+  struct adam_scalars scalars[PROOF_TENSORS];
+};
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void sleep_ns(long ns) {
+  const struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+  nanosleep(&t, NULL);
+}
+
+static void relax(void) {
+#if defined __x86_64__
+  __builtin_ia32_pause();
+#elif defined __aarch64__
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Waits for a word of the GPU's to reach a generation: spinning at first, since gradients come back
+   to back, then sleeping longer and longer, since the next step may be seconds away. False when the
+   worker was told to fail. */
+static bool wait_ready(struct worker *worker, _Atomic uint32_t *ready, uint32_t generation) {
+  for (unsigned i = 0;; i++) {
+    /* acquire: what was copied down before the word was written is visible now. */
+    if ((int32_t)(atomic_load_explicit(ready, memory_order_acquire) - generation) >= 0)
+      return true;
+    if (atomic_load_explicit(&worker->failing, memory_order_relaxed))
+      return false;
+    if (i < 4000)
+      relax();
+    else if (i < 4200)
+      sleep_ns(10000);
+    else
+      sleep_ns(100000);
+  }
+}
+
+/* ---- the proof ---- */
+
+/* Scalars of every tensor of the launch, proven. Tensors with the same step share the computation:
+   the device's results for them must then be the same, too. */
+static bool prove(struct worker *worker, const struct proof_job *job, struct adam_hyper *hyper) {
+  const struct proof_results *results = job->results;
+  if (job->lr_gathered)
+    hyper->lr = (double)results->gathered[GATHERED_LR];
+  uint64_t nudged_count = 0;
+  unsigned first = 0; /* a tensor that was computed */
+  bool nudged = false;
+  for (unsigned t = 0; t < job->tensors; t++) {
+    if (t > 0 && memcmp(&results->gathered[t], &results->gathered[first], sizeof(float)) == 0) {
+      if (memcmp(&results->probes[t], &results->probes[first], sizeof(struct probe)) != 0)
+        return false;
+      worker->scalars[t] = worker->scalars[first];
+    } else {
+      if (!probe_prove(worker->api, &job->candidate, hyper, results->gathered[t], job->inputs,
+                       &results->probes[t], &worker->scalars[t], &nudged))
+        return false;
+      first = t;
+    }
+    nudged_count += nudged;
+  }
+  report_add(proofs, job->tensors);
+  report_add(proofs_nudged, nudged_count);
+  return true;
+}
+
+static void do_proof(struct worker *worker, const struct proof_job *job) {
+  worker->proof = *job;
+  if (!wait_ready(worker, job->ready, job->generation)) {
+    worker->verdict = SLOT_FAILED; /* the verdict word may still be an earlier launch's: leave it */
+    return;
+  }
+  const bool proven = prove(worker, job, &worker->proof.hyper);
+  worker->verdict = proven ? SLOT_APPLY : SLOT_REFUSED;
+  *job->verdict = proven ? 1.0f : 0.0f;
+  if (proven) {
+    report_add(elements_cpu, job->elements);
+    if (job->row)
+      atomic_fetch_add_explicit(&job->row->launches_cpu, 1, memory_order_relaxed);
+    return;
+  }
+  atomic_store_explicit(job->refused, 1, memory_order_relaxed);
+  report_add(refusals, 1);
+  report_add(elements_direct, job->elements);
+  if (job->row)
+    atomic_fetch_add_explicit(&job->row->launches_refused, 1, memory_order_relaxed);
+}
+
+/* ---- a piece ---- */
+
+static void do_piece(struct worker *worker, const struct piece_job *job) {
+  struct slot_words *words = job->words;
+  enum slot_status status = worker->verdict;
+  /* Also when refused: before `ready` the slot's words are still the device's to read for the
+   * generation before. */
+  if (!wait_ready(worker, &words->ready, job->generation))
+    status = SLOT_FAILED;
+  if (status == SLOT_APPLY) {
+    const struct proof_job *proof = &worker->proof;
+    const struct adam_job step = {
+        .gradient = job->gradient,
+        .exp_avg = job->exp_avg,
+        .exp_avg_sq = job->exp_avg_sq,
+        .update = job->update,
+        .elements = job->elements,
+        .negate = job->negate,
+        .generation = proof->candidate.generation,
+        .beta1 = proof->hyper.beta1,
+        .beta2 = proof->hyper.beta2,
+        .eps = proof->hyper.eps,
+        .scalars = worker->scalars[job->tensor],
+    };
+    if (worker->config->test_worker_lag_us)
+      sleep_ns((long)worker->config->test_worker_lag_us * 1000);
+    const uint64_t begun = now_ns();
+    worker->api->step(worker->team, &step);
+    report_add(cpu_ns, now_ns() - begun);
+    words->lr_decay = step.scalars.lr_decay;
+    words->lr_decay_double = step.scalars.lr_decay_double;
+  }
+  atomic_store_explicit(&words->status, slot_status(job->generation, status), memory_order_relaxed);
+  /* release: update, scalars and status are there when the device sees the word. */
+  atomic_store_explicit(&words->done, job->generation, memory_order_release);
+}
+
+/* ---- the thread ---- */
+
+static void *work(void *argument) {
+  struct worker *worker = argument;
+  pthread_setname_np(pthread_self(), "offload-step");
+  char why[256] = "";
+  const struct config *config = worker->config;
+  int threads = (int)config->threads;
+  if (threads == 0) {
+    cpu_set_t allowed;
+    const int cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    threads = cpus > 3 ? cpus - 2 : 1;
+  }
+  /* Made here: an OpenMP runtime's threads belong to the thread that calls them. */
+  worker->team = worker->api->team_create(threads, (enum adam_isa)config->isa, why, sizeof why);
+  pthread_mutex_lock(&worker->lock);
+  memcpy(worker->why, why, sizeof why);
+  worker->started = true;
+  pthread_cond_broadcast(&worker->changed);
+  while (worker->team) {
+    while (worker->head == worker->tail && !worker->stopping)
+      pthread_cond_wait(&worker->changed, &worker->lock);
+    if (worker->head == worker->tail)
+      break;
+    const struct job job = worker->jobs[worker->head % JOBS];
+    pthread_mutex_unlock(&worker->lock);
+    switch (job.kind) {
+    case JOB_PROOF:
+      do_proof(worker, &job.proof);
+      break;
+    case JOB_PIECE:
+      do_piece(worker, &job.piece);
+      break;
+    case JOB_CALL:
+      worker->api->step(worker->team, job.call);
+      break;
+    }
+    pthread_mutex_lock(&worker->lock);
+    worker->head++;
+    if (job.kind == JOB_PIECE && job.piece.last)
+      worker->launches_done++;
+    pthread_cond_broadcast(&worker->changed);
+  }
+  pthread_mutex_unlock(&worker->lock);
+  if (worker->team)
+    worker->api->team_destroy(worker->team);
+  return NULL;
+}
+
+struct worker *worker_start(const struct adam_api *api, const struct config *config, char *why,
+                            size_t why_bytes) {
+  struct worker *worker = calloc(1, sizeof *worker);
+  if (!worker) {
+    snprintf(why, why_bytes, "no memory for the CPU step's worker");
+    return NULL;
+  }
+  worker->api = api;
+  worker->config = config;
+  worker->verdict = SLOT_FAILED;
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_mutex_init(&worker->lock, NULL);
+  pthread_cond_init(&worker->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  /* Signals are the program's: its handlers must not run on our thread. */
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&worker->thread, NULL, work, worker);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) {
+    snprintf(why, why_bytes, "the CPU step's thread can't be started: %s", strerror(error));
+    free(worker);
+    return NULL;
+  }
+  pthread_mutex_lock(&worker->lock);
+  while (!worker->started)
+    pthread_cond_wait(&worker->changed, &worker->lock);
+  const bool teamed = worker->team != NULL;
+  pthread_mutex_unlock(&worker->lock);
+  if (teamed)
+    return worker;
+  snprintf(why, why_bytes, "%s", worker->why);
+  worker_stop(worker);
+  return NULL;
+}
+
+/* ---- the other side ---- */
+
+static void hand_over(struct worker *worker, const struct job *job) {
+  pthread_mutex_lock(&worker->lock);
+  while (worker->tail - worker->head == JOBS)
+    pthread_cond_wait(&worker->changed, &worker->lock);
+  worker->jobs[worker->tail++ % JOBS] = *job;
+  if (job->kind == JOB_PROOF)
+    worker->launches_begun++;
+  pthread_cond_broadcast(&worker->changed);
+  pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_prove(struct worker *worker, const struct proof_job *proof) {
+  hand_over(worker, &(struct job){.kind = JOB_PROOF, .proof = *proof});
+}
+
+void worker_step(struct worker *worker, const struct piece_job *piece) {
+  hand_over(worker, &(struct job){.kind = JOB_PIECE, .piece = *piece});
+}
+
+void worker_call(struct worker *worker, const struct adam_job *call) {
+  hand_over(worker, &(struct job){.kind = JOB_CALL, .call = call});
+  pthread_mutex_lock(&worker->lock);
+  /* The only caller is this one, so "all done" includes it. */
+  while (worker->head != worker->tail)
+    pthread_cond_wait(&worker->changed, &worker->lock);
+  pthread_mutex_unlock(&worker->lock);
+}
+
+uint32_t worker_launches_begun(const struct worker *worker) {
+  return worker->launches_begun; /* written by the same caller */
+}
+
+void worker_wait_launch(struct worker *worker, uint32_t launch) {
+  pthread_mutex_lock(&worker->lock);
+  while ((int32_t)(worker->launches_done - launch) < 0)
+    pthread_cond_wait(&worker->changed, &worker->lock);
+  pthread_mutex_unlock(&worker->lock);
+}
+
+bool worker_wait_idle(struct worker *worker, uint64_t limit_ns) {
+  const uint64_t until = now_ns() + limit_ns;
+  const struct timespec deadline = {.tv_sec = (time_t)(until / 1000000000u),
+                                    .tv_nsec = (long)(until % 1000000000u)};
+  pthread_mutex_lock(&worker->lock);
+  int result = 0;
+  while (worker->head != worker->tail && result == 0)
+    result = pthread_cond_timedwait(&worker->changed, &worker->lock, &deadline);
+  const bool idle = worker->head == worker->tail;
+  pthread_mutex_unlock(&worker->lock);
+  return idle;
+}
+
+void worker_fail(struct worker *worker) {
+  atomic_store_explicit(&worker->failing, true, memory_order_relaxed);
+}
+
+void worker_stop(struct worker *worker) {
+  pthread_mutex_lock(&worker->lock);
+  worker->stopping = true;
+  pthread_cond_broadcast(&worker->changed);
+  pthread_mutex_unlock(&worker->lock);
+  pthread_join(worker->thread, NULL);
+  pthread_cond_destroy(&worker->changed);
+  pthread_mutex_destroy(&worker->lock);
+  free(worker);
+}

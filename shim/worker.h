@@ -1,0 +1,109 @@
+/* The worker: one thread per device context that waits for gradients, proves the launch's
+   arithmetic and steps the moments.
+
+   It never calls CUDA and never takes the enqueue lock: whatever it waits for was enqueued before,
+   so it always comes, and whatever waits for it is released. It talks to the GPU through words in
+   pinned memory, a set a ring slot:
+
+       GPU (down stream)                      worker                               GPU (up stream)
+       copies, then ready = generation  --->  step m, v; write update, status,
+                                              scalars; then done = generation ---> waits done,
+   copies words + update, applies
+
+   Jobs are handed over in order, by one caller at a time (under the enqueue lock): one proof a
+   launch, then its pieces. A job is handed over before the first driver call of its piece (the
+   driver may block the caller at any call).
+
+   A word belongs to a generation of its slot, so a stale one is never taken for a new one. */
+#ifndef OFFLOAD_WORKER_H
+#define OFFLOAD_WORKER_H
+#include "../policy/config.h"
+#include "../policy/report.h"
+#include "probe.h"
+#include <stdatomic.h>
+
+/* In pinned memory, in front of a slot's update, with which it travels to the device. Offsets are
+ * known to kernels.ptx. */
+struct slot_words {
+  _Atomic uint32_t ready, done, status;
+  float lr_decay;
+  double lr_decay_double;
+  char pad[40];
+};
+_Static_assert(sizeof(struct slot_words) == 64, "an update behind it is aligned like the buffer");
+_Static_assert(offsetof(struct slot_words, status) == 8 &&
+                   offsetof(struct slot_words, lr_decay) == 12 &&
+                   offsetof(struct slot_words, lr_decay_double) == 16,
+               "kernels.ptx reads these offsets");
+
+/* What the status of a generation says. off_apply applies, leaves p alone, or traps. */
+enum slot_status { SLOT_APPLY, SLOT_REFUSED, SLOT_FAILED };
+static inline uint32_t slot_status(uint32_t generation, enum slot_status status) {
+  return generation * 4u + (uint32_t)status;
+}
+
+/* What a launch's proof brings down: gathered[t] the step counters, gathered[255] *lr_ptr, then a
+ * probe a tensor. */
+enum { GATHERED = 256, GATHERED_LR = 255, PROOF_TENSORS = 252 };
+struct proof_results {
+  float gathered[GATHERED];
+  struct probe probes[PROOF_TENSORS];
+};
+
+struct proof_job {
+  _Atomic uint32_t *ready;
+  uint32_t generation;
+  const struct probe *inputs;
+  const struct proof_results *results;
+  float *verdict; /* 1: done, the program's kernel skips (its found_inf); 0: the program's kernel
+                     does the step */
+  unsigned tensors;
+  bool lr_gathered; /* hyper.lr is to be taken from what was gathered */
+  struct adam_candidate candidate;
+  struct adam_hyper hyper;
+  uint64_t elements;           /* of the launch's pieces, for the counters */
+  _Atomic int *refused;        /* set to 1 when the proof fails */
+  struct report_function *row; /* may be NULL */
+};
+
+struct piece_job {
+  struct slot_words *words;
+  uint32_t generation;
+  unsigned tensor; /* index among the proof's tensors */
+  bool last;       /* of its launch */
+  bool negate;
+  const float *gradient;
+  float *exp_avg, *exp_avg_sq, *update;
+  uint64_t elements;
+};
+
+struct worker;
+
+/* Starts the thread, all signals blocked, and its team. NULL with a sentence when either can't be
+ * had. */
+struct worker *worker_start(const struct adam_api *, const struct config *, char *why,
+                            size_t why_bytes);
+
+/* Hand a job over. They block while the ring is full, which the worker empties. */
+void worker_prove(struct worker *, const struct proof_job *);
+void worker_step(struct worker *, const struct piece_job *);
+
+/* Lets the team do a job at once, outside of any launch, and waits for it (calibration). */
+void worker_call(struct worker *, const struct adam_job *);
+
+/* Launches handed over, and launches done with: a launch is done when its last piece was published.
+ * Numbers wrap. */
+uint32_t worker_launches_begun(const struct worker *);
+/* Waits until launch number `launch` (as counted by begun, from 1) is done with. */
+void worker_wait_launch(struct worker *, uint32_t launch);
+
+/* Waits until nothing is left to do, at most `limit_ns`. False when it took longer. */
+bool worker_wait_idle(struct worker *, uint64_t limit_ns);
+
+/* From now on every job ends as failed without touching state: the apply kernel traps rather than
+   applying anything. For a device that no longer answers, and for exit. */
+void worker_fail(struct worker *);
+
+/* Ends the thread; nothing may be left to do, or worker_fail was called. Frees it. */
+void worker_stop(struct worker *);
+#endif
