@@ -1,14 +1,17 @@
 /* The agreed boundary between the rooms of the simulated driver. Nothing here is public.
 
-   Device addresses lie in one reserved region that the CPU can't touch (PROT_NONE); the bytes of device address `a`
-   are at gpusim_backing(a). Host-backed VMM pieces keep their address, are closed to the CPU until access is set,
-   and the simulator itself always reads them through gpusim_backing too.
+   Device addresses lie in one reserved region that the CPU can't touch (PROT_NONE); the bytes of
+   device address `a` are at gpusim_backing(a). Host-backed VMM pieces keep their address, are
+   closed to the CPU until access is set, and the simulator itself always reads them through
+   gpusim_backing too.
 
-   Rooms: object.c (contexts, devices, handles), memory.c (allocations, accounting), vmm.c (handles, reservations,
-   mappings, access), stream.c (queues, hardware queues, delays, events, value operations), copy.c (copies, memsets),
-   module.c (modules, libraries, kernels, launches), image.c (fatbin, cubin parameter info), ptx_*.c (parser and
-   interpreter), lookup.c (cuGetProcAddress from the committed table), settings.c (switches.def), report.c (GPUSIM_REPORT),
-   error.c (names, texts, sticky errors). */
+   Rooms of the driver (they share driver.h): process.c, object.c (contexts), device.c, handle.c
+   (which handles are live), memory.c (blocks, addresses, accounting), allocation.c, static.c
+   (__device__ variables), pool.c, physical.c and vmm.c (VMM handles; mappings and access), queue.c
+   (operations, hardware queues, delays), stream.c, event.c, value.c, capture.c, copy.c, module.c,
+   launch.c, per_thread.c, settings.c, report.c, error.c. Rooms of the interpreter: image.c (fatbin,
+   cubin parameter info), ptx_*.c. Between them: lookup.c (cuGetProcAddress from the committed
+   table). */
 #ifndef GPUSIM_INTERNAL_H
 #define GPUSIM_INTERNAL_H
 #include "gpusim.h"
@@ -28,19 +31,23 @@ extern struct gpusim_settings gpusim_settings;
 
 /* ---- memory (memory.c, vmm.c) ---- */
 
-/* Where the simulator reads and writes the bytes of `address`. Valid for device, host-backed and host addresses. */
+/* Where the simulator reads and writes the bytes of `address`. Valid for device, host-backed and
+ * host addresses. */
 uint8_t *gpusim_backing(uintptr_t address);
 
-/* The allocation or VMM mapping, accessible to kernels of `device`, that contains `address`: its half-open bounds.
-   False when nothing is mapped there or access was not granted to that device (then the launch fails with 700).
-   `writable` tells PROT_READ from PROT_READWRITE. May be called from any stream thread. */
+/* The allocation or VMM mapping, accessible to kernels of `device`, that contains `address`: its
+   half-open bounds. False when nothing is mapped there or access was not granted to that device
+   (then the launch fails with 700). `writable` tells PROT_READ from PROT_READWRITE. May be called
+   from any stream thread. */
 bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr_t *high,
                           bool *writable);
 
-/* Changes whenever any mapping, access or allocation changes; interpreters drop cached bounds when it moved. */
+/* Changes whenever any mapping, access or allocation changes; interpreters drop cached bounds when
+ * it moved. */
 uint64_t gpusim_memory_generation(void);
 
-/* Device memory for __device__ variables of an image; device address, never freed before the context dies. */
+/* Device memory for __device__ variables of an image; device address, never freed before the
+ * context dies. */
 uintptr_t gpusim_memory_static(size_t bytes, size_t alignment);
 void gpusim_memory_static_free(uintptr_t address);
 
@@ -68,12 +75,14 @@ struct gpusim_global {
 };
 struct gpusim_image;
 
-/* Parses PTX text, a cubin, a fatbin or nvcc's fatbin wrapper. NULL with *error = a CUresult on failure. */
+/* Parses PTX text, a cubin, a fatbin or nvcc's fatbin wrapper. NULL with *error = a CUresult on
+ * failure. */
 struct gpusim_image *gpusim_image_load(const void *code, int *error);
 void gpusim_image_free(struct gpusim_image *);
 struct gpusim_kernel *gpusim_image_kernel(struct gpusim_image *, const char *name);
 struct gpusim_global *gpusim_image_global(struct gpusim_image *, const char *name);
-/* First kernel of the image; walk with ->next (cuModuleEnumerateFunctions, cuLibraryEnumerateKernels). */
+/* First kernel of the image; walk with ->next (cuModuleEnumerateFunctions,
+ * cuLibraryEnumerateKernels). */
 struct gpusim_kernel *gpusim_image_kernels(struct gpusim_image *);
 
 /* ---- launches (ptx_run.c) ---- */
@@ -83,19 +92,21 @@ struct gpusim_launch {
   int device;
   const char *name;
 };
-/* Runs all blocks of a kernel on a copy of its parameters. 0 or a CUresult that becomes sticky; `error` then says
-   block, thread, address and PTX line. */
+/* Runs all blocks of a kernel on a copy of its parameters. 0 or a CUresult that becomes sticky;
+   `error` then says block, thread, address and PTX line. */
 int gpusim_kernel_run(struct gpusim_kernel *, const uint8_t *parameters,
                       const struct gpusim_launch *, char *error, size_t error_bytes);
 
 /* ---- names (lookup.c) ---- */
 
-/* The function that cuGetProcAddress answers for a base name: the newest one not newer than `version`, in its
-   per-thread-stream form where asked for and existing. *symbol (may be NULL) is its full name. NULL when there is
-   none; then *symbol names the oldest form that is newer than `version`, or is NULL for an unknown name. */
+/* The function that cuGetProcAddress answers for a base name: the newest one not newer than
+   `version`, in its per-thread-stream form where asked for and existing. *symbol (may be NULL) is
+   its full name. NULL when there is none; then *symbol names the oldest form that is newer than
+   `version`, or is NULL for an unknown name. */
 void *gpusim_lookup(const char *base, int version, int per_thread, const char **symbol);
 
-/* ---- the run report (report.c): counters from counters.def, written as JSON to GPUSIM_REPORT at exit ---- */
+/* ---- the run report (report.c): counters from counters.def, written as JSON to GPUSIM_REPORT at
+ * exit ---- */
 enum gpusim_counter {
 #define COUNTER(name, help) GPUSIM_COUNT_##name,
 #include "counters.def"
@@ -105,6 +116,7 @@ enum gpusim_counter {
 void gpusim_count(enum gpusim_counter, uint64_t add);
 /* Prints to stderr with the prefix "gpusim: " when GPUSIM_TRACE >= level. */
 void gpusim_trace(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A broken promise of the caller (unmap under queued work, ...): counted, printed always, reported as an error code. */
+/* A broken promise of the caller (unmap under queued work, ...): counted, printed always, reported
+ * as an error code. */
 void gpusim_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #endif

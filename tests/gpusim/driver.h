@@ -1,0 +1,298 @@
+/* What the driver's own rooms share; nothing else includes it (the interpreter sees internal.h
+   only).
+
+   Two locks. gpusim_mutex protects contexts, streams, operations, events and captures; the memory
+   lock (memory.c) protects the tables of blocks, reservations and handles. Order: gpusim_mutex,
+   then the memory lock. No operation runs under either. gpusim_progress is broadcast whenever an
+   operation starts, ends or becomes pointless.
+
+   An operation's life:
+
+     submit -> stream list -> [dependencies done, first of its hardware queue, value reached] ->
+   dispatched
+            -> seeded delay -> run -> completed
+
+   Only the head of a hardware queue may be dispatched, whichever stream it belongs to: a wait that
+   isn't met holds up everything behind it. Dispatched operations of different streams run side by
+   side. */
+#ifndef GPUSIM_DRIVER_H
+#define GPUSIM_DRIVER_H
+/* Old and per-thread-stream names are declared only for the driver itself; exported names are
+ * exactly cuda.h's. */
+#ifndef __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_VERSION_INTERNAL
+#endif
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#pragma GCC visibility pop
+#include "tests/gpusim/internal.h"
+#include <pthread.h>
+
+#define GPUSIM_EXPORT __attribute__((visibility("default")))
+enum {
+  GPUSIM_MAX_DEVICES = 16,
+  GPUSIM_MAX_QUEUES = 128,
+  GPUSIM_EXIT_DEADLOCK = 86,
+  GPUSIM_EXIT_SETTINGS = 87
+};
+
+struct operation;
+struct hardware_queue;
+
+/* ---- settings.c, report.c, error.c ---- */
+/* Reads the environment once. Exits with GPUSIM_EXIT_SETTINGS on an unknown or unreadable GPUSIM_*
+ * variable. */
+void gpusim_settings_load(void);
+void gpusim_report_start(void);
+void gpusim_report_write(void);
+/* Raises a counter that holds a maximum. */
+void gpusim_count_peak(enum gpusim_counter, uint64_t value);
+uint64_t gpusim_counter_value(enum gpusim_counter);
+/* Zeroed memory, or the end of the process: a test can't go on without. */
+void *gpusim_new(size_t bytes);
+const char *gpusim_error_name(CUresult);
+
+/* ---- handle.c: which pointers are live handles of which kind ---- */
+enum gpusim_handle_kind {
+  HANDLE_CONTEXT = 1,
+  HANDLE_STREAM,
+  HANDLE_EVENT,
+  HANDLE_LOADED, /* CUmodule and CUlibrary */
+  HANDLE_KERNEL, /* CUfunction and CUkernel */
+  HANDLE_MEMORY, /* CUmemGenericAllocationHandle */
+  HANDLE_POOL,
+  HANDLE_GRAPH
+};
+void gpusim_handle_add(const void *handle, enum gpusim_handle_kind, void *owner);
+void gpusim_handle_remove(const void *handle);
+bool gpusim_handle_is(const void *handle, enum gpusim_handle_kind);
+void *gpusim_handle_owner(const void *handle, enum gpusim_handle_kind);
+
+/* ---- process.c, object.c, device.c: process, contexts, devices ---- */
+struct CUctx_st {
+  CUcontext next;
+  int device;
+  bool primary, alive;
+  unsigned flags;
+  int retained; /* primary contexts only */
+  uint64_t id;
+  _Atomic int sticky; /* the CUresult that every further call answers */
+  uint32_t peers;     /* devices whose cuMemAlloc memory this context's kernels may touch */
+  size_t limits[CU_LIMIT_MAX];
+  struct CUstream_st *legacy, *streams;
+  struct CUstream_st *recent; /* blocking streams used since the legacy stream's last operation */
+  /* operations not yet completed, in the order of submission */
+  struct operation *first_pending, *last_pending;
+  uint64_t submitted;
+  int blocking_captures; /* captures on streams that the legacy stream synchronises with */
+};
+extern pthread_mutex_t gpusim_mutex;
+void gpusim_lock(void);
+void gpusim_unlock(void);
+
+struct gpusim_thread {
+  uint64_t id;
+  int depth;
+  CUcontext stack[64];
+  bool in_host_function;
+  CUstreamCaptureMode capture_mode;
+};
+struct gpusim_thread *gpusim_this_thread(void);
+
+/* The checks each entry point begins with. ready: initialised, and not inside a host function.
+   enter: a live current context without a sticky error. Neither takes a lock. */
+CUresult gpusim_ready(void);
+CUresult gpusim_ready_device(CUdevice);
+CUresult gpusim_enter(CUcontext *);
+void gpusim_contexts_start(void);
+CUcontext gpusim_current(void);
+/* The primary context of a device, alive or not: what VMM mappings answer as their context. */
+CUcontext gpusim_primary(int device);
+/* Whether a live context of `device` enabled access to memory of `owner`; any lock or none. */
+bool gpusim_peer_enabled(int device, int owner);
+/* Walks all contexts, gpusim_mutex held: pass NULL to begin. */
+CUcontext gpusim_next_context(CUcontext);
+/* The first error stays; everything queued is dropped. gpusim_mutex held. */
+void gpusim_fail(CUcontext, CUresult);
+
+/* ---- memory.c: blocks (anything with bytes behind it) and the address space ---- */
+enum gpusim_block_kind {
+  BLOCK_DEVICE,     /* cuMemAlloc, pools */
+  BLOCK_STATIC,     /* __device__ variables: every device may touch them */
+  BLOCK_PINNED,     /* cuMemHostAlloc */
+  BLOCK_REGISTERED, /* cuMemHostRegister */
+  BLOCK_MANAGED,
+  BLOCK_MAPPING /* cuMemMap; `handle` says whether on the device or on the host */
+};
+struct gpusim_span { /* first member of what lies in a table */
+  uintptr_t low;
+  size_t bytes;
+};
+struct gpusim_block {
+  struct gpusim_span span;
+  enum gpusim_block_kind kind;
+  int device;
+  CUcontext context; /* NULL for mappings: they outlive contexts */
+  uint64_t id;
+  size_t mapped_bytes; /* rounded to pages */
+  unsigned flags;
+  CUmemoryPool pool;
+  /* mappings only */
+  struct gpusim_handle *handle;
+  uint32_t readable, writable; /* a bit per device */
+  CUmemAccess_flags host_access;
+};
+struct gpusim_table {
+  struct gpusim_span **items;
+  size_t count, capacity;
+};
+/* Index of the first span that ends above `address`. */
+size_t gpusim_table_position(const struct gpusim_table *, uintptr_t address);
+struct gpusim_span *gpusim_table_find(const struct gpusim_table *, uintptr_t address);
+bool gpusim_table_overlaps(const struct gpusim_table *, uintptr_t low, uintptr_t high);
+void gpusim_table_add(struct gpusim_table *, struct gpusim_span *);
+void gpusim_table_remove(struct gpusim_table *, struct gpusim_span *);
+
+extern struct gpusim_table gpusim_blocks;
+void gpusim_memory_lock_shared(void);
+void gpusim_memory_lock(void);
+void gpusim_memory_unlock(void);
+/* Tells interpreters to drop cached bounds. Memory lock held. */
+void gpusim_memory_changed(void);
+
+void gpusim_region_start(void);
+bool gpusim_region_contains(uintptr_t address);
+/* A hole in the device address region, marked taken until given back; 0 when there is none. Memory
+ * lock held. */
+uintptr_t gpusim_address_take(size_t bytes, size_t alignment, uintptr_t hint);
+struct gpusim_span *gpusim_address_taken(uintptr_t address);
+void gpusim_address_give(uintptr_t low);
+
+/* Counted use of a device's memory. charge: false when it doesn't fit. Memory lock held. */
+bool gpusim_charge(int device, size_t bytes);
+void gpusim_discharge(int device, size_t bytes);
+size_t gpusim_used(int device);
+
+CUresult gpusim_allocate(CUcontext, enum gpusim_block_kind, size_t bytes, unsigned flags,
+                         CUmemoryPool, uintptr_t *address);
+/* Frees the block that begins at `address` if its kind is in the set of bits; else INVALID_VALUE.
+ */
+CUresult gpusim_free(uintptr_t address, unsigned kinds);
+void gpusim_free_context(CUcontext);
+/* Host memory of the program that the device may touch from now on. */
+CUresult gpusim_register(CUcontext, uintptr_t address, size_t bytes, unsigned flags);
+/* The next CU_POINTER_ATTRIBUTE_BUFFER_ID. Memory lock held. */
+uint64_t gpusim_block_number(void);
+size_t gpusim_round_up(size_t value, size_t multiple);
+/* Bytes that no program should ever take for data: what fresh memory is filled with under
+ * GPUSIM_POISON. */
+enum { GPUSIM_POISON_BYTE = 0xdb };
+
+/* What an address range is to a copy. */
+enum gpusim_place { PLACE_PAGEABLE, PLACE_HOST, PLACE_DEVICE };
+/* INVALID_VALUE: a device address with nothing there, partly registered memory, or access not
+ * granted to `device`. */
+CUresult gpusim_place_of(int device, uintptr_t low, size_t bytes, bool write,
+                         enum gpusim_place *place);
+bool gpusim_block_allows(const struct gpusim_block *, int device, bool write);
+bool gpusim_block_on_host(const struct gpusim_block *);
+
+/* ---- physical.c ---- */
+struct gpusim_handle {
+  struct gpusim_handle *next_shared; /* among those with a file of their own */
+  size_t bytes;
+  CUmemAllocationProp properties;
+  bool on_host, imported;
+  int user_references, mappings;
+  int fd; /* the shared arena, or its own when it may be exported */
+  uint64_t offset;
+};
+
+/* Memory lock held for these. */
+bool gpusim_location_on_host(const CUmemLocation *);
+struct gpusim_handle *gpusim_handle_of(CUmemGenericAllocationHandle);
+/* Frees the handle when neither the program nor a mapping holds it. */
+void gpusim_handle_collect(struct gpusim_handle *);
+
+/* ---- queue.c: operations ---- */
+struct operation_kind {
+  const char *name;
+  CUresult (*run)(void *argument); /* on a stream's thread, no lock held */
+  bool (*reached)(void *argument); /* value waits only: may it go? */
+  void (*drop)(void *argument);    /* frees the argument; NULL: nothing to free */
+  bool (*touches)(void *argument, uintptr_t low, uintptr_t high); /* NULL: no memory */
+  void (*describe)(void *argument, char *into, size_t bytes);     /* NULL: the name says it all */
+};
+struct dependency {
+  struct CUstream_st *stream;
+  uint64_t ticket;
+};
+struct CUstream_st {
+  CUstream next, next_recent; /* in its context; in the context's recent ones */
+  CUcontext context;
+  uint64_t id;
+  unsigned flags;
+  int priority;
+  bool legacy, nonblocking, per_thread, stopping, started, recent;
+  int references; /* the handle, its thread, dependencies on it, events recorded in it */
+  uint64_t owner; /* thread of a per-thread stream; 0: free for the next thread */
+  struct hardware_queue *queue;
+  uint64_t submitted, completed; /* tickets */
+  uint64_t legacy_seen;          /* ticket of the legacy stream that this one already waits for */
+  struct operation *head, **tail;
+  pthread_cond_t wake;
+  CUstreamCaptureStatus capture;
+  CUstreamCaptureMode capture_mode;
+  uint64_t capture_id, capture_thread;
+};
+/* All with gpusim_mutex held. submit may let go of it while the hardware queue is full; it takes
+   the argument over, also when it fails. `after` may be NULL. */
+CUresult gpusim_submit(struct CUstream_st *, const struct operation_kind *, void *argument,
+                       const struct dependency *after);
+void gpusim_wait_ticket(struct CUstream_st *, uint64_t ticket);
+CUresult gpusim_drain(struct CUstream_st *);
+void gpusim_drain_context(CUcontext);
+bool gpusim_done(const struct dependency *);
+void gpusim_stream_hold(struct CUstream_st *);
+void gpusim_stream_drop(struct CUstream_st *);
+struct hardware_queue *gpusim_queue_of(int device, uint64_t stream_id);
+void gpusim_announce(void);
+/* A violation, a sticky error for the work's context and false when queued or running work names
+ * [low, high). */
+bool gpusim_unused(uintptr_t low, uintptr_t high, const char *call);
+
+/* ---- stream.c, event.c, value.c, capture.c ---- */
+struct CUstream_st *gpusim_stream_open(CUcontext, unsigned flags, int priority);
+/* On success gpusim_mutex is held and the stream is live, its context too. `submit` also refuses
+ * capturing streams. */
+CUresult gpusim_enter_stream(CUstream handle, struct CUstream_st **);
+CUresult gpusim_enter_submit(CUstream handle, struct CUstream_st **);
+void gpusim_streams_close(CUcontext);
+/* Submits and lets go of gpusim_mutex. */
+CUresult gpusim_submit_leave(struct CUstream_st *, const struct operation_kind *, void *argument);
+CUresult gpusim_capture_refuses(struct CUstream_st *);
+void gpusim_capture_forget(struct CUstream_st *);
+/* Refuses calls that cuda.h names potentially unsafe while a capture forbids them to this thread.
+ */
+CUresult gpusim_capture_unsafe(void);
+
+/* ---- module.c ---- */
+void gpusim_modules_free(CUcontext);
+CUresult gpusim_kernel_of(const void *handle, struct gpusim_kernel **);
+int gpusim_kernel_dynamic_limit(const struct gpusim_kernel *);
+
+/* ---- copy.c: what the per-thread-stream names call with a stream of their own; `wait`: the
+ * synchronous form ---- */
+CUresult gpusim_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream);
+CUresult gpusim_copy_peer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
+                          CUstream, bool wait);
+CUresult gpusim_copy_2d(const CUDA_MEMCPY2D *, CUstream, bool wait);
+CUresult gpusim_copy_3d(const CUDA_MEMCPY3D *, CUstream, bool wait);
+CUresult gpusim_fill(CUdeviceptr to, size_t pitch, int element_bytes, uint32_t value,
+                     size_t elements, size_t height, CUstream, bool wait);
+/* ---- pool.c ---- */
+/* Whether cuMemPoolSetAccess gave the pool's memory to a device; false for NULL. */
+bool gpusim_pool_allows(CUmemoryPool, int device);
+/* The pool's bytes in use go down when an allocation of it is freed by cuMemFree. */
+void gpusim_pool_returned(CUmemoryPool, size_t bytes);
+#endif

@@ -1,0 +1,186 @@
+/* Events: a recorded event is a (stream, ticket) pair. Waiting for one is an operation of its own,
+   so that query and synchronise on the waiting stream see it too. */
+#include "tests/gpusim/driver.h"
+#include <stdlib.h>
+#include <time.h>
+
+struct CUevent_st {
+  CUcontext context;
+  unsigned flags;
+  int references; /* the handle, records that are queued */
+  bool recorded;
+  struct dependency last;
+  double ms; /* when the last record was carried out */
+};
+
+static void drop_event(void *argument) {
+  CUevent event = argument;
+  if (--event->references > 0)
+    return;
+  if (event->recorded)
+    gpusim_stream_drop(event->last.stream);
+  free(event);
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+  const unsigned all = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  CUcontext context;
+  CUresult result = gpusim_enter(&context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (event == NULL || (flags & ~all) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  *event = gpusim_new(sizeof **event);
+  (*event)->context = context;
+  (*event)->flags = flags;
+  (*event)->references = 1;
+  gpusim_handle_add(*event, HANDLE_EVENT, NULL);
+  return CUDA_SUCCESS;
+}
+
+/* Returns at once, also when the record is still queued. */
+CUresult cuEventDestroy_v2(CUevent event) {
+  CUresult result = gpusim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  gpusim_lock();
+  if (gpusim_handle_is(event, HANDLE_EVENT)) {
+    gpusim_handle_remove(event);
+    drop_event(event);
+  } else {
+    result = CUDA_ERROR_INVALID_HANDLE;
+  }
+  gpusim_unlock();
+  return result;
+}
+
+static CUresult run_record(void *argument) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  gpusim_lock();
+  ((CUevent)argument)->ms = (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+  gpusim_unlock();
+  return CUDA_SUCCESS;
+}
+
+static const struct operation_kind record_kind = {
+    .name = "event record", .run = run_record, .drop = drop_event};
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags) {
+  struct CUstream_st *stream;
+  if ((flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = gpusim_enter_submit(handle, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!gpusim_handle_is(event, HANDLE_EVENT) || event->context != stream->context) {
+    gpusim_unlock();
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  event->references++;
+  gpusim_stream_hold(stream);
+  result = gpusim_submit(stream, &record_kind, event, NULL);
+  if (result == CUDA_SUCCESS) {
+    if (event->recorded)
+      gpusim_stream_drop(event->last.stream);
+    event->last = (struct dependency){stream, stream->submitted};
+    event->recorded = true;
+  } else {
+    gpusim_stream_drop(stream);
+  }
+  gpusim_unlock();
+  return result;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_DEFAULT);
+}
+
+static CUresult run_wait(void *argument) {
+  (void)argument;
+  return CUDA_SUCCESS;
+}
+
+static const struct operation_kind wait_kind = {.name = "event wait", .run = run_wait};
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
+  struct CUstream_st *stream;
+  if ((flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = gpusim_enter_submit(handle, &stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!gpusim_handle_is(event, HANDLE_EVENT)) {
+    result = CUDA_ERROR_INVALID_HANDLE;
+  } else if (event->recorded) {
+    /* what the event stands for now: a later record changes nothing for this wait */
+    struct dependency last = event->last;
+    gpusim_stream_hold(last.stream);
+    result = gpusim_submit(stream, &wait_kind, NULL, &last);
+    gpusim_stream_drop(last.stream);
+  }
+  gpusim_unlock();
+  return result;
+}
+
+/* On success gpusim_mutex is held. */
+static CUresult enter_event(CUevent event) {
+  CUresult result = gpusim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  gpusim_lock();
+  if (!gpusim_handle_is(event, HANDLE_EVENT))
+    result = CUDA_ERROR_INVALID_HANDLE;
+  else if (!event->context->alive)
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  else
+    result = (CUresult)event->context->sticky;
+  if (result != CUDA_SUCCESS)
+    gpusim_unlock();
+  return result;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  CUresult result = enter_event(event);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (event->recorded && !gpusim_done(&event->last))
+    result = CUDA_ERROR_NOT_READY;
+  gpusim_unlock();
+  return result;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  CUresult result = enter_event(event);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (event->recorded) {
+    CUcontext context = event->context;
+    struct dependency last = event->last;
+    gpusim_wait_ticket(last.stream, last.ticket);
+    result = (CUresult)context->sticky;
+  }
+  gpusim_unlock();
+  return result;
+}
+
+CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
+  CUresult result = enter_event(start);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (ms == NULL)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (!gpusim_handle_is(end, HANDLE_EVENT) || !start->recorded || !end->recorded ||
+           ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0)
+    result = CUDA_ERROR_INVALID_HANDLE;
+  else if (!gpusim_done(&start->last) || !gpusim_done(&end->last))
+    result = CUDA_ERROR_NOT_READY;
+  else
+    *ms = (float)(end->ms - start->ms);
+  gpusim_unlock();
+  return result;
+}
+
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(ms, start, end);
+}

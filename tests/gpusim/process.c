@@ -1,0 +1,110 @@
+/* The process: cuInit, the locks, what each thread carries, and how entry points are found. A
+   forked child of an initialised process can't use CUDA, as with a driver. */
+#include "tests/gpusim/driver.h"
+#include <limits.h>
+#include <stdatomic.h>
+
+pthread_mutex_t gpusim_mutex = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool initialised;
+/* The process is the child of one that had initialised: CUDA can't be used in it. */
+static atomic_bool forked;
+static __thread struct gpusim_thread this_thread;
+
+void gpusim_lock(void) {
+  pthread_mutex_lock(&gpusim_mutex);
+}
+
+void gpusim_unlock(void) {
+  pthread_mutex_unlock(&gpusim_mutex);
+}
+
+struct gpusim_thread *gpusim_this_thread(void) {
+  static _Atomic uint64_t next_thread_id = 1;
+  if (this_thread.id == 0)
+    this_thread.id = atomic_fetch_add_explicit(&next_thread_id, 1, memory_order_relaxed);
+  return &this_thread;
+}
+
+static void mark_forked(void) {
+  if (atomic_load_explicit(&initialised, memory_order_relaxed))
+    atomic_store_explicit(&forked, true, memory_order_relaxed);
+}
+
+static void initialise(void) {
+  gpusim_settings_load();
+  gpusim_report_start();
+  gpusim_region_start();
+  pthread_atfork(NULL, NULL, mark_forked);
+  gpusim_contexts_start();
+  /* release: whoever sees the flag sees the settings and the table of devices */
+  atomic_store_explicit(&initialised, true, memory_order_release);
+}
+
+CUresult cuInit(unsigned flags) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  if (flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (atomic_load_explicit(&forked, memory_order_relaxed))
+    return CUDA_ERROR_NOT_INITIALIZED;
+  pthread_once(&once, initialise);
+  return gpusim_settings.devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult gpusim_ready(void) {
+  if (!atomic_load_explicit(&initialised, memory_order_acquire) ||
+      atomic_load_explicit(&forked, memory_order_relaxed))
+    return CUDA_ERROR_NOT_INITIALIZED;
+  return this_thread.in_host_function ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+/* ---- versions and entry points ---- */
+
+CUresult cuDriverGetVersion(int *version) {
+  if (version == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+  const cuuint64_t all =
+      CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  if (name == NULL || function == NULL || (flags & ~all) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (version > CUDA_VERSION)
+    return CUDA_ERROR_INVALID_VALUE;
+  int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  const char *symbol = NULL;
+  *function = gpusim_lookup(name, version, per_thread, &symbol);
+  bool newer = *function == NULL && gpusim_lookup(name, INT_MAX, per_thread, NULL) != NULL;
+  gpusim_trace(3, "cuGetProcAddress %s, version %d, flags %llu: %s", name, version,
+               (unsigned long long)flags, *function != NULL ? symbol : "none");
+  if (status != NULL)
+    *status = *function != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
+              : newer           ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  /* a missing name is NULL and success: cuda.h */
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}
+
+/* No private tables: the simulator answers public calls only. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+  (void)id;
+  if (table == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  *table = NULL;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuProfilerStart(void) {
+  return gpusim_ready();
+}
+
+CUresult cuProfilerStop(void) {
+  return gpusim_ready();
+}
