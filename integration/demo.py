@@ -172,6 +172,8 @@ def main():
     print(f"\n{details[0]['elements']:,} parameters on {where}; parameters, gradients, m and v: "
           f"{size(details[0]['lasting'])} (the peak without activations)\n")
     print_table(runs)
+    said = [line for line in details[2]["output"].splitlines() if line.startswith("liboffload:")]
+    print("", *said, sep="\n")
     print(f"\nidentical: {'yes' if identical else 'no'}", flush=True)
     path = options.json or os.path.join(options.build, "demo.json")
     with open(path, "w", encoding="utf-8") as file:
