@@ -1,0 +1,92 @@
+# What end-to-end tests share: running charlm on the simulated GPU without and with the preload, and asking the reports.
+# A comparison first asserts that something was done: see `assert_done`.
+# shellcheck shell=bash
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+BUILD=${OFFLOAD_TEST_BUILD:-$ROOT/build}
+LIBOFFLOAD=${LIBOFFLOAD:-$BUILD/liboffload.so}
+SIM=$BUILD/gpusim/run
+CHARLM=$BUILD/charlm
+TEXT=$ROOT/integration/charlm/text.txt
+SEEDS=${OFFLOAD_TEST_SEEDS:-"1 2"}
+
+# Small pieces make small programs useful: 16 KiB pieces, segments 64 times smaller than PyTorch's.
+export GPUSIM_GRANULARITY=16KiB
+export OFFLOAD_MIN_ALLOCATION=16KiB
+export OFFLOAD_LOG=normal
+SMALL=(--segment-scale 64 --tables 8192 --hidden 16 --batch 16)
+
+# plain NAME ARGS...: the program alone, once per test file and set of arguments; results in $BATS_FILE_TMPDIR/NAME.json.
+plain() {
+  local name=$1
+  shift
+  [ -e "$BATS_FILE_TMPDIR/$name.json" ] ||
+    GPUSIM_REPORT=$BATS_FILE_TMPDIR/$name.sim.json "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" "$@" \
+      --json "$BATS_FILE_TMPDIR/$name.json" >"$BATS_FILE_TMPDIR/$name.out" 2>&1
+}
+
+# offloaded ARGS...: the program under the preload; results in $BATS_TEST_TMPDIR/{with,report,sim}.json and with.{out,err}.
+# It may fail: the caller asks $offloaded_status.
+offloaded() {
+  offloaded_status=0
+  rm -f "$BATS_TEST_TMPDIR"/{with,report,sim}.json
+  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json \
+    LD_PRELOAD=$LIBOFFLOAD "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" "$@" --json "$BATS_TEST_TMPDIR/with.json" \
+    >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || offloaded_status=$?
+}
+
+# report FILTER: a jq question to the library's report; sim FILTER: to the simulator's.
+report() { jq -r "$1" "$BATS_TEST_TMPDIR/report.json"; }
+sim() { jq -r "$1" "$BATS_TEST_TMPDIR/sim.json"; }
+
+# expect FILTER SENTENCE: the report must answer true.
+expect() {
+  local answer
+  answer=$(report "$1") || return 1
+  if [ "$answer" != true ]; then
+    echo "expected: $2"
+    echo "the report answers '$answer' to: $1"
+    jq -c '.totals, .functions, .reasons' "$BATS_TEST_TMPDIR/report.json"
+    tail -5 "$BATS_TEST_TMPDIR/with.err"
+    return 1
+  fi
+}
+
+# assert_done MODE: state moved, and this function's steps were carried out in this mode, before anything is compared.
+assert_done() {
+  if [ "$offloaded_status" -ne 0 ]; then
+    echo "the program under the preload ended with $offloaded_status"
+    tail -5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
+    return 1
+  fi
+  expect '.totals.moved_bytes_peak > 0' "state moved to the host" || return 1
+  expect "[.functions[] | select(.launches_$1 > 0)] | length > 0" "launches carried out by $1" || return 1
+  case $1 in
+  cpu) expect '.totals.proofs > 0 and .totals.elements_cpu > 0 and .totals.link_bytes_down > 0 and .totals.link_bytes_up > 0' \
+    "elements stepped by the CPU after a proof" ;;
+  stream) expect '.totals.elements_stream > 0 and .totals.link_bytes_up > 0' "elements streamed" ;;
+  direct) expect '.totals.elements_cpu == 0 and .totals.elements_stream == 0' "no other mode" ;;
+  esac
+}
+
+# assert_same NAME: losses, parameters and state equal those of `plain NAME`, bit for bit.
+assert_same() {
+  local a b
+  a=$(jq -c '{losses, params, state}' "$BATS_FILE_TMPDIR/$1.json") || return 1
+  b=$(jq -c '{losses, params, state}' "$BATS_TEST_TMPDIR/with.json") || return 1
+  if [ "$a" != "$b" ]; then
+    echo "without: $a"
+    echo "with:    $b"
+    return 1
+  fi
+}
+
+# assert_clean: the simulator saw no broken promise.
+assert_clean() {
+  [ "$(sim '.violations')" = 0 ] && [ "$(sim '.kernel_errors')" = 0 ] || {
+    echo "the simulator reports violations:"
+    sim .
+    tail -5 "$BATS_TEST_TMPDIR/with.err"
+    return 1
+  }
+}
