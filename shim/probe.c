@@ -46,15 +46,18 @@ static float full(struct numbers *n) {
   return value;
 }
 
-/* Zeroes of both signs, denormals, huge and tiny numbers. `wild` adds infinities and NaN. */
+/* Zeroes of both signs, denormals, large and tiny numbers, whose squares are finite. `wild` adds
+   numbers that overflow, infinities and NaN: every NaN that comes of them is the GPU's own,
+   0x7fffffff. */
 static float special(struct numbers *n, bool positive, bool wild) {
   static const float plain[] = {0.0f,   -0.0f,   1e-45f, -3e-41f, 1.1e-38f,
-                                1e-20f, -1e-20f, 1e15f,  -3e15f,  1e30f};
+                                1e-20f, -1e-20f, 1e10f,  -3e15f,  1e15f};
   const float x = ordinary(n);
   float value;
   if (wild && number(n) % 4 == 0) {
-    static const uint32_t bits[] = {0x7f800000u, 0xff800000u, 0x7fffffffu};
-    memcpy(&value, &bits[number(n) % 3], sizeof value);
+    static const uint32_t bits[] = {0x7f800000u, 0xff800000u, 0x7fffffffu, 0x7149f2cau,
+                                    0xff7fffffu};
+    memcpy(&value, &bits[number(n) % (sizeof bits / sizeof *bits)], sizeof value);
   } else {
     value = plain[number(n) % (sizeof plain / sizeof *plain)] * (number(n) % 2 ? 1.0f : x);
   }

@@ -268,8 +268,10 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     return false;
   }
   const enum config_step wanted = process_config()->step;
-  /* Not under the enqueue lock: loading takes the loader's lock. */
-  if (wanted != STEP_STREAM && wanted != STEP_DIRECT && range_any_host() && !companion_loaded(&why))
+  /* Not under the enqueue lock: loading takes the loader's lock. Before this launch moves anything,
+     so that it is there for the first launch that finds state on the host. */
+  if (wanted != STEP_STREAM && wanted != STEP_DIRECT && (state_step() > 0 || range_any_host()) &&
+      !companion_loaded(&why))
     (void)companion_load(&why);
 
   enqueue_lock();

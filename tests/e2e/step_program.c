@@ -1,0 +1,318 @@
+/* A driver-API program that trains nothing but steps: memsets and launches of a fused Adam kernel,
+   queued up without a single synchronisation until the end, which is what shows a missing wait.
+   Prints hashes of p, m, v; the same numbers are expected with and without the preload.
+
+   step_program KERNEL.ptx [name=value ...]
+     steps=4          how many
+     groups=1         parameter groups, each its own launches (own lr)
+     streams=1        program streams, used in turn, ordered by events
+     decay=0.1 lr=1e-3 beta1=0.9 beta2=0.999 eps=1e-8
+     maximize=0 lr_pointer=0 extra=0 (packed parameters) garbage=0 (nonsense in the unused tail of
+   the list) found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says
+   0 grad_scale=0     1: a gradient scale of 1024 changing_lr=0    1: another lr at each step
+     first_step=1     the first step's number
+     sync=0           1: synchronise after every step and print hashes then
+     legacy=0         1: everything on the legacy stream
+     small=0          1: a few small tensors only
+     offset=0         1: a tensor that starts 4 bytes behind an aligned address */
+#define _GNU_SOURCE
+#include <cuda.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CU(call)                                                                                   \
+  do {                                                                                             \
+    const CUresult cu_result = (call);                                                             \
+    if (cu_result != CUDA_SUCCESS) {                                                               \
+      const char *cu_name = NULL;                                                                  \
+      cuGetErrorName(cu_result, &cu_name);                                                         \
+      fprintf(stderr, "step_program: line %d: %s: %s\n", __LINE__, #call,                          \
+              cu_name ? cu_name : "?");                                                            \
+      exit(2);                                                                                     \
+    }                                                                                              \
+  } while (0)
+
+enum { CHUNK = 65536, TENSORS = 64, LISTS = 4 };
+
+static int argument_count;
+static char **argument_list;
+
+static double option(const char *name, double otherwise) {
+  const size_t length = strlen(name);
+  for (int i = 2; i < argument_count; i++)
+    if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
+      return strtod(argument_list[i] + length + 1, NULL);
+  return otherwise;
+}
+
+/* The tensor list of both layouts. */
+struct layout {
+  size_t bytes, tensors, blocks, entry, numel, steps, block_tensor, block_chunk;
+};
+static const struct layout layouts[] = {{3336, 36, 320, 1, 1152, 1440, 1728, 2048},
+                                        {25544, 252, 2240, 2, 8064, 10080, 12096, 16576}};
+
+struct tensor {
+  CUdeviceptr lists[LISTS], step;
+  size_t elements;
+};
+
+static struct tensor tensors[TENSORS];
+static size_t tensor_count;
+static CUdeviceptr arrays[LISTS];
+static size_t array_floats;
+
+static uint64_t hash(CUdeviceptr from, size_t bytes) {
+  unsigned char *copy = malloc(bytes);
+  CU(cuMemcpyDtoH(copy, from, bytes));
+  uint64_t value = 1469598103934665603u;
+  for (size_t i = 0; i < bytes; i++)
+    value = (value ^ copy[i]) * 1099511628211u;
+  free(copy);
+  return value;
+}
+
+static void print_hashes(int step) {
+  CU(cuCtxSynchronize());
+  printf("step %d", step);
+  for (int list = 0; list < LISTS; list++)
+    printf(" %c %016" PRIx64, "pgmv"[list], hash(arrays[list], array_floats * 4));
+  printf("\n");
+}
+
+static void make_tensors(void) {
+  static const size_t large[] = {600001, CHUNK * 8, 7, 140000, 70000, CHUNK * 5 + 3};
+  static const size_t little[] = {20000, 3, 65536, 1024, 40000};
+  const bool small = option("small", 0) != 0;
+  tensor_count = small ? sizeof little / sizeof *little : sizeof large / sizeof *large;
+  const size_t offset = option("offset", 0) != 0 ? 1 : 0;
+  for (size_t t = 0; t < tensor_count; t++) {
+    tensors[t].elements = small ? little[t] : large[t];
+    array_floats += (tensors[t].elements + offset + 127) / 128 * 128;
+  }
+  for (int list = 0; list < LISTS; list++)
+    CU(cuMemAlloc(&arrays[list], array_floats * 4));
+  CUdeviceptr steps;
+  CU(cuMemAlloc(&steps, TENSORS * 4));
+  size_t at = 0;
+  for (size_t t = 0; t < tensor_count; t++) {
+    for (int list = 0; list < LISTS; list++)
+      tensors[t].lists[list] = arrays[list] + (at + offset) * 4;
+    tensors[t].step = steps + t * 4;
+    at += (tensors[t].elements + offset + 127) / 128 * 128;
+  }
+}
+
+/* p and g by a generator, m and v by memsets that are still queued when the first launch is. */
+static void fill(CUstream stream) {
+  float *numbers = malloc(array_floats * 4);
+  uint64_t state = 88172645463325252u;
+  for (int list = 0; list < 2; list++) {
+    for (size_t i = 0; i < array_floats; i++) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      numbers[i] = ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f);
+    }
+    CU(cuMemcpyHtoD(arrays[list], numbers, array_floats * 4));
+  }
+  free(numbers);
+  CU(cuCtxSynchronize());
+  CU(cuMemsetD32Async(arrays[2], 0x3a83126f, array_floats, stream));
+  CU(cuMemsetD32Async(arrays[3], 0x3727c5ac, array_floats, stream));
+}
+
+struct scalars {
+  const float *lr_pointer;
+  double lr, beta1, beta2, decay, eps;
+  unsigned char maximize;
+  const float *grad_scale, *found_inf;
+};
+
+static void launch(CUfunction function, const struct layout *layout, const unsigned char *metadata,
+                   unsigned blocks, struct scalars *s, CUstream stream, bool packed) {
+  unsigned char functor = 0;
+  if (!packed) {
+    void *parameters[] = {(void *)(uintptr_t)metadata,
+                          &functor,
+                          &s->lr_pointer,
+                          &s->lr,
+                          &s->beta1,
+                          &s->beta2,
+                          &s->decay,
+                          &s->eps,
+                          &s->maximize,
+                          &s->grad_scale,
+                          &s->found_inf};
+    CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, parameters, NULL));
+    return;
+  }
+  unsigned char *buffer = calloc(1, layout->bytes + 80), *tail = buffer + layout->bytes;
+  memcpy(buffer, metadata, layout->bytes);
+  memcpy(tail + 8, &s->lr_pointer, 8);
+  memcpy(tail + 16, &s->lr, 40);
+  tail[56] = s->maximize;
+  memcpy(tail + 64, &s->grad_scale, 16);
+  size_t bytes = layout->bytes + 80;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, NULL, extra));
+  free(buffer);
+}
+
+/* As PyTorch's host code does it: as many launches as the list needs; a tensor cut by one goes on
+ * in the next. */
+static void step_group(CUfunction function, const struct layout *layout, size_t first, size_t end,
+                       struct scalars *s, CUstream stream) {
+  unsigned char *metadata = malloc(layout->bytes);
+  memset(metadata, option("garbage", 0) != 0 ? 0xb7 : 0, layout->bytes);
+  size_t slot = 0, block = 0;
+  for (size_t t = first; t < end; t++) {
+    const size_t chunks = (tensors[t].elements + CHUNK - 1) / CHUNK;
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+      if (chunk == 0 || block == 0) {
+        for (size_t list = 0; list < LISTS; list++)
+          memcpy(metadata + (list * layout->tensors + slot) * 8, &tensors[t].lists[list], 8);
+        memcpy(metadata + layout->numel + slot * 8, &tensors[t].elements, 8);
+        memcpy(metadata + layout->steps + slot * 8, &tensors[t].step, 8);
+        slot++;
+      }
+      const uint16_t index = (uint16_t)(slot - 1);
+      const int number = (int)chunk;
+      memcpy(metadata + layout->block_tensor + block * layout->entry, &index, layout->entry);
+      memcpy(metadata + layout->block_chunk + block * 4, &number, 4);
+      block++;
+      const bool last = chunk + 1 == chunks;
+      if (block == layout->blocks || (slot == layout->tensors && last)) {
+        launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
+        slot = block = 0;
+      }
+    }
+  }
+  if (block)
+    launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
+  free(metadata);
+}
+
+/* The fused Adam kernel of a PTX file: its name is in there. */
+static char *kernel_name(const char *ptx, size_t *metadata_bytes) {
+  const char *at = strstr(ptx, ".entry _ZN2at6native");
+  if (!at)
+    return NULL;
+  at += strlen(".entry ");
+  char *name = strndup(at, strcspn(at, "(\n"));
+  const char *size = strstr(at, "_param_0[");
+  *metadata_bytes = size ? strtoul(size + strlen("_param_0["), NULL, 10) : 0;
+  return name;
+}
+
+static char *read_file(const char *path) {
+  FILE *file = fopen(path, "r");
+  if (!file) {
+    perror(path);
+    exit(2);
+  }
+  fseek(file, 0, SEEK_END);
+  const long bytes = ftell(file);
+  rewind(file);
+  char *text = calloc(1, (size_t)bytes + 1);
+  if (fread(text, 1, (size_t)bytes, file) != (size_t)bytes)
+    exit(2);
+  fclose(file);
+  return text;
+}
+
+int main(int count, char **list) {
+  if (count < 2) {
+    fprintf(stderr, "usage: step_program KERNEL.ptx [name=value ...]\n");
+    return 2;
+  }
+  argument_count = count;
+  argument_list = list;
+  char *ptx = read_file(list[1]);
+  size_t metadata_bytes = 0;
+  char *name = kernel_name(ptx, &metadata_bytes);
+  const struct layout *layout = metadata_bytes == layouts[1].bytes ? &layouts[1] : &layouts[0];
+
+  CUdevice device;
+  CUcontext context;
+  CUmodule module;
+  CUfunction function;
+  CUstream streams[4] = {0};
+  CUevent turn;
+  CU(cuInit(0));
+  CU(cuDeviceGet(&device, 0));
+  CU(cuDevicePrimaryCtxRetain(&context, device));
+  CU(cuCtxSetCurrent(context));
+  CU(cuModuleLoadData(&module, ptx));
+  CU(cuModuleGetFunction(&function, module, name));
+  const int stream_count = (int)option("streams", 1);
+  for (int i = 0; i < stream_count && option("legacy", 0) == 0; i++)
+    CU(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+  CU(cuEventCreate(&turn, CU_EVENT_DISABLE_TIMING));
+
+  make_tensors();
+  fill(streams[0]);
+  struct scalars s = {.lr = option("lr", 1e-3),
+                      .beta1 = option("beta1", 0.9),
+                      .beta2 = option("beta2", 0.999),
+                      .decay = option("decay", 0.1),
+                      .eps = option("eps", 1e-8),
+                      .maximize = option("maximize", 0) != 0};
+  CUdeviceptr words;
+  CU(cuMemAlloc(&words, 16));
+  CU(cuMemsetD32(words, 0, 4));
+  const int found_inf = (int)option("found_inf", 0);
+  if (option("lr_pointer", 0) != 0)
+    s.lr_pointer = (const float *)(uintptr_t)words;
+  if (option("grad_scale", 0) != 0) {
+    CU(cuMemsetD32(words + 4, 0x44800000, 1)); /* 1024 */
+    s.grad_scale = (const float *)(uintptr_t)(words + 4);
+  }
+  if (found_inf)
+    s.found_inf = (const float *)(uintptr_t)(words + 8);
+  CU(cuCtxSynchronize());
+
+  const int steps = (int)option("steps", 4), first_step = (int)option("first_step", 1);
+  const size_t groups = (size_t)option("groups", 1);
+  const double lr = s.lr;
+  for (int step = 0; step < steps; step++) {
+    CUstream stream = streams[step % stream_count];
+    if (stream_count > 1) { /* this stream goes on where the other was */
+      CU(cuEventRecord(turn, streams[(step + stream_count - 1) % stream_count]));
+      CU(cuStreamWaitEvent(stream, turn, 0));
+    }
+    uint32_t bits;
+    const float number = (float)(first_step + step);
+    memcpy(&bits, &number, 4);
+    CU(cuMemsetD32Async(tensors[0].step, bits, TENSORS, stream));
+    if (option("changing_lr", 0) != 0)
+      s.lr = lr / (1 + 0.1 * step);
+    const float lr_float = (float)s.lr;
+    memcpy(&bits, &lr_float, 4);
+    if (s.lr_pointer)
+      CU(cuMemsetD32Async(words, bits, 1, stream));
+    if (found_inf)
+      CU(cuMemsetD32Async(words + 8, found_inf == 1 && step == 2 ? 0x3f800000 : 0, 1, stream));
+    const double base = s.lr;
+    for (size_t group = 0; group < groups; group++) {
+      s.lr = base / (double)(group + 1);
+      step_group(function, layout, tensor_count * group / groups,
+                 tensor_count * (group + 1) / groups, &s, stream);
+    }
+    s.lr = base;
+    /* The next gradients, in part: behind the step that reads these and writes those parameters. */
+    CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_floats / 2 * 4, stream));
+    if (option("sync", 0) != 0)
+      print_hashes(step);
+  }
+  print_hashes(steps);
+  for (int i = 0; i < LISTS; i++)
+    CU(cuMemFree(arrays[i]));
+  printf("done\n");
+  return 0;
+}
