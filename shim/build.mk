@@ -35,6 +35,38 @@ $(B)/liboffload.so: $(B)/shim/whole.o $(B)/shim/exports.map
 	  -Wl,--version-script=$(B)/shim/exports.map $< $(SHIM_LIBS) -o $@
 ALL += $(B)/liboffload.so
 
+# Programs and libraries of tests/e2e/interposition.bats.
+IN := tests/e2e/interposition
+IN_OUT := $(B)/test/interposition
+IN_FLAGS := -std=gnu11 -g $(WARN) $(CUDA_INC)
+IN_LINKED := $(addprefix $(IN_OUT)/,ways_in questions life)
+IN_ALONE := $(addprefix $(IN_OUT)/,no_driver two_runtimes versioned)
+IN_LIBRARIES := $(addprefix $(IN_OUT)/,libnext1.so libnext2.so libcudart.so.91 libcudart.so.92 libmodule1.so libmodule2.so liballocator.so \
+  versioned/libcuda.so.1)
+$(IN_LINKED): $(IN_OUT)/%: $(IN)/%.c $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) $< -L$(B)/gpusim -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+$(IN_ALONE): $(IN_OUT)/%: $(IN)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) $< -ldl -o $@
+$(IN_OUT)/next: $(IN)/next.c $(IN_OUT)/libnext1.so $(IN_OUT)/libnext2.so
+	$(CC) $(IN_FLAGS) $< -L$(@D) -Wl,--no-as-needed -l:libnext1.so -l:libnext2.so -Wl,-rpath,'$$ORIGIN' -o $@
+$(IN_OUT)/libnext%.so: $(IN)/next_library.c
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) -O0 -fPIC -shared -DLEVEL=$* $< -ldl -o $@
+$(IN_OUT)/libcudart.so.9%: $(IN)/runtime.c
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) -O2 -fPIC -shared -DRUNTIME=$* $< -Wl,-soname,$(@F) -o $@
+$(IN_OUT)/libmodule%.so: $(IN)/module.c $(IN_OUT)/libcudart.so.9%
+	$(CC) $(IN_FLAGS) -O2 -fPIC -shared $< -L$(@D) -l:libcudart.so.9$* -Wl,-rpath,'$$ORIGIN' -o $@
+$(IN_OUT)/liballocator.so: $(IN)/allocator.c
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) -O0 -fPIC -shared $< -o $@
+$(IN_OUT)/versioned/libcuda.so.1: $(IN)/versioned_driver.c $(IN)/versioned.map
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) -fPIC -shared $< -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(IN)/versioned.map -o $@
+test-programs: $(IN_LINKED) $(IN_ALONE) $(IN_LIBRARIES) $(IN_OUT)/next
+
 # What a hooked launch costs, on a driver of empty functions.
 $(B)/launch-bench: $(B)/shim/bench_launch.o $(B)/shim/whole.o
 	$(CC) $(CFLAGS_ALL) $^ $(SHIM_LIBS) -o $@

@@ -1,0 +1,208 @@
+#!/usr/bin/env bats
+# How programs meet the library: every way to a driver function leads to the same wrapper, everything else stays as it
+# was, and a process that doesn't use CUDA sees nothing of it.
+# bats runs each test in a subshell.
+# shellcheck disable=SC2030,SC2031
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+BUILD=${OFFLOAD_TEST_BUILD:-$ROOT/build}
+LIB=${LIBOFFLOAD:-$BUILD/liboffload.so}
+SIM=$BUILD/gpusim/run
+PROGRAMS=$BUILD/test/interposition
+# In a sanitizer build its runtime has to come first; `run` knows it.
+SANITIZER=$(sed -n "s/^sanitizer='\(.*\)'$/\1/p" "$SIM")
+PRELOAD=${SANITIZER:+$SANITIZER:}$LIB
+
+setup() {
+  export GPUSIM_GRANULARITY=16KiB
+  export OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json
+  cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+# with PROGRAM ARGS...: on the simulated GPU, under the preload; standard error goes to the file `err`.
+with() { LD_PRELOAD=$LIB "$SIM" "$PROGRAMS/$1" "${@:2}" 2>err; }
+without() { "$SIM" "$PROGRAMS/$1" "${@:2}" 2>err; }
+
+# lives EXPECTED WORDS...: what `life` under the preload prints, its lines joined by commas.
+lives() {
+  local expected=$1 got
+  shift
+  got=$(with life "$@" | paste -sd, -)
+  if [ "$got" != "$expected" ]; then
+    printf 'words    %s\nexpected %s\ngot      %s\n' "$*" "$expected" "$got"
+    cat err
+    return 1
+  fi
+}
+
+# leads WAY NAME HOOK: one line of ways_in.
+leads() {
+  grep -qx "$1 $2: liboffload.so $3" ways || {
+    echo "$1 $2 should lead to $3, but:"
+    grep "^$1 $2:" ways
+    return 1
+  }
+}
+
+@test "a direct link meets the wrappers" {
+  with ways_in >ways
+  leads direct cuMemAlloc_v2 cuMemAlloc_v2
+  leads direct cuLaunchKernel cuLaunchKernel
+}
+
+@test "dlsym on the driver's handle and in the default scope meets the wrappers" {
+  with ways_in >ways
+  for name in cuInit cuMemAlloc_v2 cuMemFree_v2 cuLaunchKernel cuLaunchKernel_ptsz cuMemcpyHtoD_v2 cuGetProcAddress cuGetProcAddress_v2; do
+    leads dlsym $name $name
+    leads default $name $name
+  done
+}
+
+@test "dlvsym meets the wrappers, and a version that doesn't exist is not found" {
+  run env LD_LIBRARY_PATH="$PROGRAMS/versioned" LD_PRELOAD="$PRELOAD" "$PROGRAMS/versioned"
+  [ "${lines[0]}" = 'cuInit DRIVER_1: liboffload.so' ]
+  [ "${lines[1]}" = 'cuInit DRIVER_2: none' ]
+  [ "${lines[2]}" = 'cuDeviceGet DRIVER_1: libcuda.so.1' ]
+}
+
+@test "cuGetProcAddress meets the wrappers in both versions, and in its own answers" {
+  with ways_in >ways
+  for version in v1 v2; do
+    leads proc-$version-default cuMemAlloc cuMemAlloc_v2
+    leads proc-$version-default cuLaunchKernel cuLaunchKernel
+    leads proc-$version-default cuGetProcAddress cuGetProcAddress
+    leads proc-$version-default cuGetProcAddress cuGetProcAddress_v2
+  done
+}
+
+@test "the flag for per-thread streams leads to the per-thread wrapper, or to the only one" {
+  with ways_in >ways
+  for version in v1 v2; do
+    leads proc-$version-per-thread cuLaunchKernel cuLaunchKernel_ptsz
+    leads proc-$version-legacy cuLaunchKernel cuLaunchKernel
+    leads proc-$version-per-thread cuMemAlloc cuMemAlloc_v2
+  done
+}
+
+@test "functions that are not ours are the driver's own" {
+  with ways_in >ways
+  without ways_in >plain
+  diff <(grep cuDeviceGet plain) <(grep cuDeviceGet ways)
+  [ "$(grep -c 'cuDeviceGet: libcuda.so.1' ways)" -ge 7 ]
+}
+
+@test "unknown names, wrong versions and empty places are answered as the driver and the loader answer them" {
+  without questions >plain
+  with questions >ways
+  [ "$(wc -l <plain)" -gt 20 ]
+  diff plain ways
+}
+
+@test "RTLD_NEXT asked by a library still means after that library" {
+  [ "$("$PROGRAMS/next")" = 21 ]
+  [ "$(LD_PRELOAD=$PRELOAD "$PROGRAMS/next")" = 21 ]
+}
+
+@test "another preloaded wrapper of cuInit reaches the driver, before and behind us" {
+  local preload
+  for preload in "$LIB:$PROGRAMS/libnext1.so" "$PROGRAMS/libnext1.so:$LIB"; do
+    run env LD_PRELOAD="$preload" "$SIM" "$PROGRAMS/life" init
+    [ "${lines[0]}" = 'init 0' ]
+  done
+}
+
+@test "without a driver the weak references of a program answer not initialised" {
+  [ "$(LD_PRELOAD=$PRELOAD "$PROGRAMS/no_driver")" = '3 3' ]
+}
+
+@test "each module registers its kernels with its own runtime, all arguments intact" {
+  run env LD_PRELOAD="$PRELOAD" "$PROGRAMS/two_runtimes" "$PROGRAMS/libmodule1.so" "$PROGRAMS/libmodule2.so"
+  [ "$status" -eq 0 ]
+  [ "${lines[0]}" = 'runtime 1: handle host device name 5 6 7 8 9 10' ]
+  [ "$(grep -c 'count 100000' <<<"$output")" -eq 2 ]
+  grep -qx 'runtime 2: handle host device name 5 6 7 8 9 10' <<<"$output"
+}
+
+@test "a large allocation of the program becomes a range that answers as device memory" {
+  lives 'init 0,range yes,bounds 0 base 4194304,type 0 2 0 base,copy 0 0 equal,free 0' init range bounds type copy free
+}
+
+@test "freeing inside a range is refused, and freeing in stream order works" {
+  lives 'init 0,range yes,free 1,free 0' init range free-inside free-async
+}
+
+@test "where legacy IPC is asked for, it is refused as for any virtual memory and later allocations stay native" {
+  lives 'init 0,range yes,ipc refused,free 0,range no,ipc given,free 0' init range ipc free range ipc free
+  grep -q 'cudaIpcGetMemHandle' report.json
+}
+
+@test "after the primary context's reset, ranges can be made again" {
+  lives 'init 0,range yes,reset 0,init 0,range yes,copy 0 0 equal,free 0' init range reset init range copy free
+}
+
+@test "a child forked before CUDA starts fresh" {
+  lives 'init 0,range yes,free 0,child ended' fork init range free
+  [ "$(jq .totals.ranges report.json)" -eq 1 ]
+}
+
+@test "a child forked after CUDA started is inert and leaves the report to its parent" {
+  with life init range fork-then free range >out
+  # The child's answers come first: its driver refuses, nothing hangs, and no range is made.
+  grep -qx 'child ended' out
+  [ "$(grep -c 'range yes' out)" -eq 2 ]
+  [ "$(tail -n 2 out | paste -sd, -)" = 'free 0,range yes' ]
+  [ "$(jq .totals.ranges report.json)" -eq 2 ]
+}
+
+@test "a program that executes itself after CUDA started begins anew" {
+  lives 'init 0,init 0,range yes,free 0' init exec init range free
+}
+
+@test "OFFLOAD_MODE=off passes everything through and prints nothing" {
+  OFFLOAD_MODE=off lives 'init 0,range no,free 0' init range free
+  [ ! -s err ]
+  [ ! -e report.json ]
+}
+
+@test "bad and unknown OFFLOAD_* values are named with the remedy, and the job runs on" {
+  OFFLOAD_STEP=sideways OFFLOAD_HOST_MEMORY=lots OFFLOAD_PEICE=1 lives 'init 0,range yes,free 0' init range free
+  grep 'OFFLOAD_STEP=sideways' err
+  grep 'OFFLOAD_HOST_MEMORY=lots' err
+  grep 'OFFLOAD_PEICE' err
+}
+
+@test "allocations of an unknown library stay native; libc10_cuda and what OFFLOAD_CALLERS names may move" {
+  lives 'init 0,range no,free 0' init by "$PROGRAMS/liballocator.so" free
+  OFFLOAD_CALLERS=libother,liballocator lives 'init 0,range yes,free 0' init by "$PROGRAMS/liballocator.so" free
+  OFFLOAD_CALLERS='*' lives 'init 0,range yes,free 0' init by "$PROGRAMS/liballocator.so" free
+  cp "$PROGRAMS/liballocator.so" libc10_cuda.so
+  lives 'init 0,range yes,free 0' init by "$PWD/libc10_cuda.so" free
+}
+
+@test "allocations below OFFLOAD_MIN_ALLOCATION stay native" {
+  OFFLOAD_MIN_ALLOCATION=8MiB lives 'init 0,range no,free 0' init range free
+}
+
+# calls COMMAND...: the system calls of interest of a command, without what differs from run to run.
+calls() {
+  strace -f -qq -e trace=open,openat,creat,write,clone,clone3,fork,vfork,socket,connect,execve,unlink,rename -e signal=none -o trace "$@" >out 2>&1
+  sed -e 's/^[0-9]* *//' -e 's/[0-9]\{3,\}/N/g' -e 's/0x[0-9a-f]*/P/g' -e 's|/tmp/cc[A-Za-z0-9]*|/tmp/ccX|g' trace |
+    grep -v -e liboffload -e 'libdl\.so' -e 'libpthread\.so' -e '^execve' -e 'resumed>' -e 'unfinished' | sort
+}
+
+# unseen COMMAND...: the same calls and the same output with the preload as without.
+unseen() {
+  LD_PRELOAD=$SANITIZER calls "$@" >plain
+  mv out plain.out
+  LD_PRELOAD=$PRELOAD calls "$@" >preloaded
+  [ -s plain ]
+  diff plain preloaded
+  diff plain.out out
+}
+
+@test "with the variable set, /bin/true opens no file, prints nothing and starts no thread" { unseen /bin/true; }
+@test "with the variable set, a shell behaves the same" { unseen sh -c 'echo one; (echo two); echo three | cat'; }
+@test "with the variable set, a compiler behaves the same" {
+  echo 'int main(void) { return 0; }' >a.c
+  unseen gcc -O1 -o a a.c
+}
