@@ -44,9 +44,8 @@ static bool view_open(struct view *view) {
     return false;
   view->ranges = range_list(&view->range_count);
   view->moments = census_list(&view->moment_count);
-  if (!view->ranges)
-    return false;
-  census_cover(view->ranges, view->range_count, view->moments, view->moment_count);
+  if (view->ranges)
+    census_cover(view->ranges, view->range_count, view->moments, view->moment_count);
   return true;
 }
 
@@ -255,6 +254,19 @@ static void put_off(void) {
   put_off_until = step + put_off_steps;
 }
 
+/* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
+static void say_observed(const struct view *view) {
+  static bool said;
+  size_t bytes = 0;
+  for (size_t i = 0; i < view->moment_count; i++)
+    bytes += view->moments[i].bytes;
+  if (bytes && !said)
+    report_reason("OFFLOAD_MODE=observe: %zu bytes of optimizer state in %zu tensors could move to "
+                  "the host at step %llu",
+                  bytes, view->moment_count / 2, (unsigned long long)step + 1);
+  said |= bytes != 0;
+}
+
 /* The last step's moments are complete: moves what should move. */
 static CUresult settle(CUstream stream) {
   struct view view;
@@ -269,9 +281,8 @@ static CUresult settle(CUstream stream) {
         plan_piece(&view, view.ranges[i], k, mode);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
-    if (mode == MODE_OBSERVE && to_host.count) {
-      report_reason("OFFLOAD_MODE=observe: %zu bytes of state would move to the host at step %llu",
-                    to_host.bytes, (unsigned long long)step + 1);
+    if (mode == MODE_OBSERVE) {
+      say_observed(&view);
     } else {
       const uint64_t late = move_late_count();
       result = move_to_host(&to_host, stream, true, &moved);

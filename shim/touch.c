@@ -50,12 +50,15 @@ static size_t function_slot(CUfunction function) {
   return (size_t)(((uintptr_t)function >> 4) * 0x9e3779b97f4a7c15u >> 52) % FUNCTION_SLOTS;
 }
 
-/* Size of a parameter; 0 past the last. The driver accepts kernels in place of functions. */
-static size_t parameter_bytes(CUfunction function, size_t i) {
+/* Size of a parameter; 0 past the last. A kernel may come in place of a function (cuda.h,
+   cuLaunchKernel): only the first parameter is asked for both ways. */
+static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   size_t offset, bytes;
-  if (driver.cuFuncGetParamInfo && !driver.cuFuncGetParamInfo(function, i, &offset, &bytes))
+  if (!*kernel && driver.cuFuncGetParamInfo &&
+      !driver.cuFuncGetParamInfo(function, i, &offset, &bytes))
     return bytes;
-  if (driver.cuKernelGetParamInfo &&
+  *kernel |= i == 0;
+  if (*kernel && driver.cuKernelGetParamInfo &&
       !driver.cuKernelGetParamInfo((CUkernel)function, i, &offset, &bytes))
     return bytes;
   return 0;
@@ -63,8 +66,9 @@ static size_t parameter_bytes(CUfunction function, size_t i) {
 
 static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   uint32_t count = 0, room = 16;
+  bool kernel = false;
   struct parameters *made = malloc(sizeof *made + room * sizeof made->bytes[0]);
-  for (size_t bytes; made && (bytes = parameter_bytes(function, count)) != 0;) {
+  for (size_t bytes; made && (bytes = parameter_bytes(function, count, &kernel)) != 0;) {
     if (count == room) {
       room *= 2;
       struct parameters *grown = realloc(made, sizeof *made + room * sizeof made->bytes[0]);

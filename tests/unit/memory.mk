@@ -1,0 +1,11 @@
+# Unit tests of the memory rooms: the rooms, the report and the enqueue lock as they are linked into the library; the
+# process is the test's.
+MEMORY_ROOMS := range range_make tier move drain touch census state pressure lock
+MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/json.o $(B)/policy/config.o
+MEMORY_TESTS := $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
+
+$(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_failing.def \
+  tests/lib/tap.h $(MEMORY_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< tests/unit/memory_support.c $(MEMORY_OBJS) -o $@ -ldl -lpthread
+UNIT_TESTS += $(MEMORY_TESTS)

@@ -1,0 +1,226 @@
+/* See memory_support.h. */
+#include "memory_support.h"
+#include "policy/budget.h"
+#include "shim/step.h"
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <time.h>
+
+struct driver driver, whole; /* what the rooms call; what the simulator has */
+struct config config;
+uint64_t budget_bytes;
+_Atomic bool capture_open, adam_seen, stopped;
+
+/* ---- the process ---- */
+
+const struct config *process_config(void) {
+  return &config;
+}
+
+bool process_active(void) {
+  return !stopped;
+}
+
+CUresult process_note_failure(CUresult result, const char *where) {
+  (void)where;
+  return result;
+}
+
+void process_stop(const char *reason) {
+  (void)reason;
+  stopped = true;
+}
+
+bool process_capturing(CUstream stream, bool per_thread) {
+  (void)stream;
+  (void)per_thread;
+  return capture_open;
+}
+
+bool process_capture_open(void) {
+  return capture_open;
+}
+
+bool step_adam_seen(void) {
+  return adam_seen;
+}
+
+struct budget budget_measure(const struct config *asked, const char *root) {
+  (void)asked;
+  (void)root;
+  return (struct budget){budget_bytes, "OFFLOAD_HOST_MEMORY"};
+}
+
+/* ---- the driver ---- */
+
+static bool load_driver(void) {
+  char path[4096];
+  const char *build = getenv("OFFLOAD_TEST_BUILD");
+  snprintf(path, sizeof path, "%s/gpusim/libcuda.so.1", build ? build : "build");
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    printf("# %s\n", dlerror());
+    return false;
+  }
+#define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \
+  driver.symbol = (__typeof__(driver.symbol))dlsym(library, #symbol);
+#define USE(symbol, base, version)                                                                 \
+  driver.symbol = (__typeof__(driver.symbol))dlsym(library, #symbol);
+#include "shim/hooks.def"
+#undef HOOK
+#undef USE
+  whole = driver;
+  CUcontext context;
+  return driver.cuInit && !driver.cuInit(0) && !driver.cuDevicePrimaryCtxRetain(&context, 0) &&
+         !driver.cuCtxSetCurrent(context);
+}
+
+unsigned calls_made, calls_failed;
+static unsigned fail_first, fail_times;
+
+/* The n-th of all calls of these fails without doing anything. */
+static bool fails(void) {
+  bool fail = calls_made >= fail_first && calls_made - fail_first < fail_times;
+  calls_made++;
+  calls_failed += fail;
+  return fail;
+}
+
+#define FAILING(symbol, parameters, arguments)                                                     \
+  static CUresult failing_##symbol parameters {                                                    \
+    return fails() ? CUDA_ERROR_NOT_PERMITTED : whole.symbol arguments;                            \
+  }
+#include "memory_failing.def"
+#undef FAILING
+
+void failing(unsigned first, unsigned times) {
+  fail_first = first;
+  fail_times = times;
+  calls_made = calls_failed = 0;
+#define FAILING(symbol, parameters, arguments)                                                     \
+  driver.symbol = times ? failing_##symbol : whole.symbol;
+#include "memory_failing.def"
+#undef FAILING
+}
+
+/* ---- cases ---- */
+
+static char wrong_text[256];
+
+const char *wrong(int line, const char *condition) {
+  snprintf(wrong_text, sizeof wrong_text, "line %d: %s", line, condition);
+  return wrong_text;
+}
+
+static void set_switches(const char *switches) {
+  char text[512];
+  setenv("GPUSIM_MEMORY", "4194304", 1);
+  setenv("GPUSIM_GRANULARITY", "65536", 1);
+  snprintf(text, sizeof text, "%s", switches);
+  for (char *rest = text, *word; (word = strtok_r(rest, " ", &rest));) {
+    char *equals = strchr(word, '=');
+    if (equals) {
+      *equals = 0;
+      setenv(word, equals + 1, 1);
+    }
+  }
+}
+
+/* The child's answer travels as its exit status and its printed comment. */
+int case_status(const char *switches, const char *(*body)(void)) {
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) {
+    set_switches(switches);
+    config = (struct config){.mode = MODE_FULL, .overflow = true, .log = LOG_QUIET};
+    report_configure(&config);
+    budget_bytes = 1u << 30;
+    alarm(60);
+    const char *bad = load_driver() ? body() : "the simulated driver didn't start";
+    if (bad)
+      printf("# %s\n", bad);
+    for (unsigned i = 0; bad && i < report.reason_count; i++)
+      printf("#   said: %s\n", report.reasons[i]);
+    exit(bad ? 1 : 0); /* sanitizers report at exit */
+  }
+  int status = -1;
+  (void)waitpid(child, &status, 0);
+  return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool case_passes(const char *switches, const char *(*body)(void)) {
+  return case_status(switches, body) == 0;
+}
+
+/* ---- memory ---- */
+
+static unsigned char content(size_t at, unsigned seed) {
+  return (unsigned char)(seed * 37 + at * 11 + at / 251 + at / 65536);
+}
+
+void fill(uintptr_t address, size_t bytes, unsigned seed) {
+  unsigned char *data = malloc(bytes);
+  for (size_t i = 0; i < bytes; i++)
+    data[i] = content(i, seed);
+  if (whole.cuMemcpyHtoD_v2(address, data, bytes))
+    printf("# filling failed\n");
+  free(data);
+}
+
+bool holds(uintptr_t address, size_t bytes, unsigned seed) {
+  unsigned char *data = malloc(bytes);
+  CUresult result = whole.cuMemcpyDtoH_v2(data, address, bytes);
+  size_t i = 0;
+  while (!result && i < bytes && data[i] == content(i, seed))
+    i++;
+  free(data);
+  return !result && i == bytes;
+}
+
+uintptr_t filled(size_t bytes, unsigned seed) {
+  CUdeviceptr pointer = 0;
+  if (range_create(&pointer, bytes, PIECE_DEVICE))
+    return 0;
+  fill(pointer, bytes, seed);
+  return pointer;
+}
+
+CUresult step_names(const struct state_tensor *tensors, size_t count, CUstream stream) {
+  enqueue_lock();
+  CUresult result = state_launch(tensors, count, stream);
+  enqueue_unlock();
+  return result;
+}
+
+unsigned pieces_on_host(uintptr_t base) {
+  const struct range *range = range_find(base);
+  return range ? range->host_pieces : 0;
+}
+
+size_t device_free(void) {
+  size_t free_bytes = 0, total = 0;
+  (void)whole.cuMemGetInfo_v2(&free_bytes, &total);
+  return free_bytes;
+}
+
+CUstream new_stream(void) {
+  CUstream stream = NULL;
+  (void)whole.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  return stream;
+}
+
+static void pause_ms(void *milliseconds) {
+  struct timespec time = {.tv_nsec = (long)(uintptr_t)milliseconds * 1000000};
+  nanosleep(&time, NULL);
+}
+
+void delay(CUstream stream, unsigned milliseconds) {
+  (void)whole.cuLaunchHostFunc(stream, pause_ms, (void *)(uintptr_t)milliseconds);
+}
+
+bool reported(const char *part) {
+  for (unsigned i = 0; i < report.reason_count; i++)
+    if (strstr(report.reasons[i], part))
+      return true;
+  return false;
+}
