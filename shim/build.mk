@@ -42,7 +42,7 @@ IN_FLAGS := -std=gnu11 -g $(WARN) $(CUDA_INC)
 IN_LINKED := $(addprefix $(IN_OUT)/,ways_in questions life)
 IN_ALONE := $(addprefix $(IN_OUT)/,no_driver two_runtimes versioned)
 IN_LIBRARIES := $(addprefix $(IN_OUT)/,libnext1.so libnext2.so libcudart.so.91 libcudart.so.92 libmodule1.so libmodule2.so liballocator.so \
-  versioned/libcuda.so.1)
+  driver_with_versions/libcuda.so.1)
 $(IN_LINKED): $(IN_OUT)/%: $(IN)/%.c $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(IN_FLAGS) $< -L$(B)/gpusim -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
@@ -62,7 +62,7 @@ $(IN_OUT)/libmodule%.so: $(IN)/module.c $(IN_OUT)/libcudart.so.9%
 $(IN_OUT)/liballocator.so: $(IN)/allocator.c
 	@mkdir -p $(@D)
 	$(CC) $(IN_FLAGS) -O0 -fPIC -shared $< -o $@
-$(IN_OUT)/versioned/libcuda.so.1: $(IN)/versioned_driver.c $(IN)/versioned.map
+$(IN_OUT)/driver_with_versions/libcuda.so.1: $(IN)/versioned_driver.c $(IN)/versioned.map
 	@mkdir -p $(@D)
 	$(CC) $(IN_FLAGS) -fPIC -shared $< -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(IN)/versioned.map -o $@
 test-programs: $(IN_LINKED) $(IN_ALONE) $(IN_LIBRARIES) $(IN_OUT)/next
