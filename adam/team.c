@@ -136,17 +136,23 @@ static void do_range(struct adam_team *team, const struct adam_job *job,
   float_environment_leave(found);
 }
 
+/* One thread's part, ordered with the caller's by the two counters. */
+static __attribute__((noinline)) void take_part(struct adam_team *team, const struct adam_job *job,
+                                                const struct adam_constants *constants, int index,
+                                                int threads) {
+  atomic_load_explicit(&team->begun,
+                       memory_order_acquire); /* sees the job as the caller wrote it */
+  do_range(team, job, constants, index, threads);
+  atomic_fetch_add_explicit(&team->ended, 1, memory_order_release); /* shows the results to it */
+}
+
 /* The region's own variables travel through the runtime, which race checkers can't follow: what it
  * calls is checked. */
 __attribute__((no_sanitize("thread"))) static void
 run_team(struct adam_team *team, const struct adam_job *job,
          const struct adam_constants *constants) {
 #pragma omp parallel num_threads(team->threads) default(none) shared(team, job, constants)
-  {
-    atomic_load_explicit(&team->begun, memory_order_acquire);
-    do_range(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
-    atomic_fetch_add_explicit(&team->ended, 1, memory_order_release);
-  }
+  take_part(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
 }
 
 void team_step(struct adam_team *team, const struct adam_job *job) {

@@ -1,0 +1,178 @@
+/* The team: every element done once whatever the number of threads, floating-point modes of the
+   caller kept out of the numbers and put back, and what is refused. */
+#define _GNU_SOURCE
+#include "adam/team.h"
+#include "adam_support.h"
+#include "tests/lib/tap.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#if defined __x86_64__
+#include <xmmintrin.h>
+#endif
+
+enum { MOST = 300001, SPECIAL_BITS = 0x5eed5eed };
+static float g[MOST], m[MOST], v[MOST], u[MOST], expected_m[MOST], expected_v[MOST],
+    expected_u[MOST];
+static const struct adam_hyper hyper = {1e-3, 0.9, 0.999, 0, 1e-8, false};
+
+static struct adam_job job_of(enum adam_generation generation, uint64_t elements) {
+  struct adam_job job = {.gradient = g,
+                         .exp_avg = m,
+                         .exp_avg_sq = v,
+                         .update = u,
+                         .elements = elements,
+                         .generation = generation,
+                         .beta1 = hyper.beta1,
+                         .beta2 = hyper.beta2,
+                         .eps = hyper.eps};
+  scalars_by_libm(generation, &hyper, 7, 0, 0, &job.scalars);
+  return job;
+}
+
+/* Fresh inputs, and what must come of them. Elements beyond the job must stay. */
+static void prepare(const struct adam_job *job, uint64_t seed) {
+  for (size_t i = 0; i < MOST; i++) {
+    g[i] = hostile(&seed);
+    m[i] = expected_m[i] = hostile(&seed);
+    v[i] = expected_v[i] = hostile(&seed);
+    u[i] = expected_u[i] = float_of(SPECIAL_BITS);
+    if (i < job->elements)
+      restated_moments(job->generation, &hyper, &job->scalars, g[i], &expected_m[i], &expected_v[i],
+                       &expected_u[i]);
+  }
+}
+
+static bool as_expected(void) {
+  return !memcmp(m, expected_m, sizeof m) && !memcmp(v, expected_v, sizeof v) &&
+         !memcmp(u, expected_u, sizeof u);
+}
+
+static size_t threads_of_process(void) {
+  size_t count = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+    count += entry->d_name[0] != '.';
+  if (tasks)
+    closedir(tasks);
+  return count;
+}
+
+static void test_splitting(void) {
+  static const uint64_t sizes[] = {0, 1, 1023, 32767, 32768, 32769, 65537, MOST - 1, MOST};
+  char error[256] = "";
+  for (int threads = 1; threads <= 5; threads++) {
+    size_t wrong = 0;
+    struct adam_team *team = team_create(threads, ADAM_ISA_AUTO, error, sizeof error);
+    for (size_t i = 0; team && i < sizeof sizes / sizeof *sizes; i++)
+      for (int generation = 0; generation < ADAM_GENERATIONS; generation++) {
+        const struct adam_job job = job_of((enum adam_generation)generation, sizes[i]);
+        prepare(&job, sizes[i] + (uint64_t)generation + 1);
+        team_step(team, &job);
+        wrong += !as_expected();
+      }
+    tap_ok(team && !wrong && team_threads(team) == threads,
+           "a team of %d does every element once, for jobs of 0 to %d elements", threads, MOST);
+    team_destroy(team);
+  }
+  tap_ok(threads_of_process() >= 5, "a team of 5 did its work with 5 threads");
+}
+
+#if defined __x86_64__
+enum { FTZ_DAZ = 0x8040, TOWARDS_ZERO = 0x6000, EXCEPTION_FLAGS = 0x3f };
+
+/* In a thread of its own: what the runtime makes threads of inherits these modes. */
+static void *step_with_odd_modes(void *argument) {
+  bool *good = argument;
+  char error[256];
+  struct adam_team *team = team_create(3, ADAM_ISA_AUTO, error, sizeof error);
+  if (!team)
+    return NULL;
+  for (int generation = 0; generation < ADAM_GENERATIONS; generation++) {
+    const struct adam_job job = job_of((enum adam_generation)generation, MOST);
+    prepare(&job, 99);
+    const unsigned odd = (_mm_getcsr() & ~(unsigned)EXCEPTION_FLAGS) | FTZ_DAZ | TOWARDS_ZERO;
+    _mm_setcsr(odd);
+    team_step(team, &job);
+    const unsigned left = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    good[0] = good[0] && as_expected();
+    good[1] = good[1] && (left & ~(unsigned)EXCEPTION_FLAGS) == odd;
+  }
+  team_destroy(team);
+  good[2] = true;
+  return NULL;
+}
+
+static void test_modes(void) {
+  bool good[3] = {true, true, false};
+  pthread_t thread;
+  if (!pthread_create(&thread, NULL, step_with_odd_modes, good))
+    pthread_join(thread, NULL);
+  tap_ok(good[0] && good[2],
+         "flush-to-zero and rounding towards zero in the caller and its threads change no bit");
+  tap_ok(good[1] && good[2], "the caller's floating-point modes are as before");
+}
+#else
+static void test_modes(void) {}
+#endif
+
+static void test_places(void) {
+  char error[256];
+  cpu_set_t all, one, now;
+  CPU_ZERO(&one);
+  sched_getaffinity(0, sizeof all, &all);
+  for (size_t cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+    if (CPU_ISSET(cpu, &all))
+      CPU_SET(cpu, &one);
+  struct adam_team *team = team_create(2, ADAM_ISA_AUTO, error, sizeof error);
+  /* As OMP_PROC_BIND would do between the team's creation and its first job. */
+  sched_setaffinity(0, sizeof one, &one);
+  const struct adam_job job = job_of(ADAM_FLOAT, MOST);
+  prepare(&job, 3);
+  team_step(team, &job);
+  sched_getaffinity(0, sizeof now, &now);
+  tap_ok(CPU_EQUAL(&now, &all), "a thread of the team takes the CPUs its creator was allowed");
+  team_destroy(team);
+
+  sched_setaffinity(0, sizeof one, &one);
+  team = team_create(2, ADAM_ISA_AUTO, error, sizeof error);
+  prepare(&job, 4);
+  team_step(team, &job);
+  DIR *tasks = opendir("/proc/self/task");
+  size_t bound = 0;
+  for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+    if (entry->d_name[0] == '.')
+      continue;
+    sched_getaffinity((pid_t)atoi(entry->d_name), sizeof now, &now);
+    bound += CPU_EQUAL(&now, &one) != 0;
+  }
+  if (tasks)
+    closedir(tasks);
+  tap_ok(bound >= 2 && as_expected(), "a team made on one CPU keeps to it with all its threads");
+  team_destroy(team);
+  sched_setaffinity(0, sizeof all, &all);
+}
+
+static void test_refusals(void) {
+  char error[256] = "";
+  tap_ok(!team_create(0, ADAM_ISA_AUTO, error, sizeof error) && strstr(error, "OFFLOAD_THREADS"),
+         "a team of no thread is refused in a sentence");
+  error[0] = 0;
+#if defined __x86_64__
+  const enum adam_isa foreign = ADAM_ISA_NEON;
+#else
+  const enum adam_isa foreign = ADAM_ISA_AVX512;
+#endif
+  tap_ok(!team_create(1, foreign, error, sizeof error) && strstr(error, "OFFLOAD_ISA"),
+         "a team with an instruction set that isn't there is refused in a sentence");
+}
+
+int main(void) {
+  test_splitting();
+  test_modes();
+  test_places();
+  test_refusals();
+  return tap_done();
+}
