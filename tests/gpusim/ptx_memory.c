@@ -1,0 +1,500 @@
+/* Checked access to memory: addresses of a run of lanes become host addresses, then values are
+   moved. Loads, stores, atomics, asynchronous copies, conversions between generic addresses and
+   those of a space. Called through ptx_select_memory's handlers; ptx_resolve and ptx_copy_local
+   also by other rooms.
+
+   An access must be aligned to its size (716) and lie in one mapping that the launch's device may
+   use, writable for a store (700). Bounds seen lately are kept per worker and dropped when
+   gpusim_memory_generation changes. Accesses of different threads may race, as on a GPU: that is
+   the GPU program's business, so race detectors don't look here. */
+#include "ptx.h"
+#include "ptx_exec.h"
+#include <string.h>
+
+#define RACY __attribute__((no_sanitize("thread")))
+
+struct places {  /* where the lanes [first, end) access */
+  uint8_t *base; /* lane l at base + (l - first) * stride, or NULL: */
+  size_t stride;
+  uint8_t *where[PTX_LANES];
+};
+
+/* The bounds that contain [address, address + bytes), or NULL. The bytes of one mapping are
+ * contiguous. */
+static const struct ptx_bounds *bounds_of(struct ptx_block *block, uint64_t address,
+                                          uint64_t bytes) {
+  for (uint32_t k = 0; k < PTX_BOUNDS; k++) {
+    const struct ptx_bounds *b = &block->bounds[k];
+    if (address >= b->low && address < b->high && bytes <= b->high - address)
+      return b;
+  }
+  struct ptx_bounds found;
+  if (!gpusim_memory_bounds(block->launch->device, address, &found.low, &found.high,
+                            &found.writable) ||
+      bytes > found.high - address)
+    return NULL;
+  found.bytes = gpusim_backing(found.low);
+  struct ptx_bounds *slot = &block->bounds[block->next_bounds++ % PTX_BOUNDS];
+  *slot = found;
+  return slot;
+}
+
+static void bounds_refresh(struct ptx_block *block) {
+  uint64_t generation = gpusim_memory_generation();
+  if (generation == block->generation)
+    return;
+  memset(block->bounds, 0, sizeof block->bounds);
+  block->generation = generation;
+}
+
+static uint8_t *lane_local(struct ptx_team *t, uint32_t lane) {
+  return t->local + (size_t)lane * t->block->program->local_bytes;
+}
+
+/* `from` + offset when [offset, offset + bytes) lies in the `size` bytes there. */
+static uint8_t *within(struct ptx_team *t, const struct ptx_instruction *i, uint32_t lane,
+                       uint8_t *from, uint64_t size, uint64_t offset, uint32_t bytes,
+                       const char *space) {
+  if (offset <= size && bytes <= size - offset)
+    return from + offset;
+  ptx_fail(t, i, lane, 700, "illegal address %#llx of %u bytes in %s memory, which has %llu bytes",
+           (unsigned long long)offset, bytes, space, (unsigned long long)size);
+  return NULL;
+}
+
+uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32_t lane,
+                     enum ptx_space space, uint64_t address, uint32_t bytes, bool write) {
+  struct ptx_block *block = t->block;
+  if (bytes && address % bytes) {
+    ptx_fail(t, i, lane, 716, "misaligned address %#llx for %u bytes", (unsigned long long)address,
+             bytes);
+    return NULL;
+  }
+  if (space == PTX_GENERIC) {
+    if (address - PTX_SHARED_WINDOW < PTX_WINDOW_BYTES) {
+      space = PTX_SHARED;
+      address -= PTX_SHARED_WINDOW;
+    } else if (address - PTX_LOCAL_WINDOW < PTX_WINDOW_BYTES) {
+      space = PTX_LOCAL;
+      address -= PTX_LOCAL_WINDOW;
+    } else if (address - PTX_PARAM_WINDOW < PTX_WINDOW_BYTES) {
+      space = PTX_PARAM;
+      address -= PTX_PARAM_WINDOW;
+    }
+  }
+  if (space == PTX_PARAM && address >= PTX_LANE_PARAMETER) {
+    space = PTX_LOCAL;
+    address -= PTX_LANE_PARAMETER;
+  }
+  switch (space) {
+  case PTX_SHARED:
+    return within(t, i, lane, block->shared, block->shared_bytes, address, bytes, "shared");
+  case PTX_LOCAL:
+    return within(t, i, lane, lane_local(t, lane), block->program->local_bytes, address, bytes,
+                  "local");
+  case PTX_PARAM:
+    if (write) {
+      ptx_fail(t, i, lane, 700, "write to a kernel parameter");
+      return NULL;
+    }
+    return within(t, i, lane, (uint8_t *)(uintptr_t)block->parameters, block->parameter_bytes,
+                  address, bytes, "parameter"); /* not written, see above */
+  default:
+    break;
+  }
+  const struct ptx_bounds *b = bounds_of(block, address, bytes);
+  if (b && (!write || b->writable))
+    return b->bytes + (address - b->low);
+  ptx_fail(t, i, lane, 700,
+           b ? "illegal address %#llx (%u bytes): the memory is read-only for device %d"
+             : "illegal address %#llx (%u bytes): no memory that device %d may access",
+           (unsigned long long)address, bytes, block->launch->device);
+  return NULL;
+}
+
+/* ---- a run of lanes at once ---- */
+
+static void addresses_of(ARGS, uint64_t *out) {
+  const int64_t offset = i->offset;
+  const uint8_t *cells = t->registers + i->address;
+  if (i->address_bytes == 8)
+    LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + (uint64_t)offset;
+  else
+    LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + (uint64_t)offset);
+}
+
+/* One place for all lanes, or, in local memory, the same place in each lane's own. */
+static bool locate_fixed(ARGS, uint32_t bytes, bool write, struct places *p) {
+  p->base = ptx_resolve(t, i, first, (enum ptx_space)i->space, (uint64_t)i->offset, bytes, write);
+  p->stride = i->space == PTX_LOCAL ? t->block->program->local_bytes : 0;
+  (void)end;
+  return p->base != NULL;
+}
+
+/* Neighbouring lanes at neighbouring addresses of one mapping. */
+static bool locate_row(ARGS, const uint64_t *a, uint32_t bytes, bool write, struct places *p) {
+  struct ptx_block *block = t->block;
+  uint64_t differ = 0, whole = (uint64_t)(end - first) * bytes;
+  LANES differ |= a[l] - a[first] - (uint64_t)(l - first) * bytes;
+  if (differ || a[first] % bytes)
+    return false;
+  p->stride = bytes;
+  if (i->space == PTX_SHARED) {
+    p->base = block->shared + a[first];
+    return a[first] <= block->shared_bytes && whole <= block->shared_bytes - a[first];
+  }
+  const struct ptx_bounds *b = bounds_of(block, a[first], whole);
+  if (!b || (write && !b->writable))
+    return false;
+  p->base = b->bytes + (a[first] - b->low);
+  return true;
+}
+
+/* Lanes anywhere in one mapping, or in shared memory. */
+static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write,
+                             struct places *p) {
+  struct ptx_block *block = t->block;
+  uint64_t low = 0, size = block->shared_bytes, outside = 0;
+  uint8_t *from = block->shared;
+  if (i->space != PTX_SHARED) {
+    const struct ptx_bounds *b = bounds_of(block, a[first], bytes);
+    if (!b || (write && !b->writable))
+      return false;
+    low = b->low;
+    size = b->high - b->low;
+    from = b->bytes;
+  }
+  if (size < bytes)
+    return false;
+  size -= bytes;
+  LANES {
+    uint64_t offset = a[l] - low;
+    outside |= (offset > size) | (a[l] & (bytes - 1));
+    p->where[l] = from + (offset > size ? 0 : offset);
+  }
+  return !outside;
+}
+
+static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
+  uint64_t a[PTX_LANES];
+  bounds_refresh(t->block);
+  if (i->address == PTX_NONE)
+    return locate_fixed(PASS, bytes, write, p);
+  addresses_of(PASS, a);
+  if (i->space != PTX_LOCAL && i->space != PTX_PARAM) {
+    if (end - first > 1 && locate_row(PASS, a, bytes, write, p))
+      return true;
+    p->base = NULL;
+    if (locate_scattered(PASS, a, bytes, write, p))
+      return true;
+  }
+  p->base = NULL;
+  for (uint32_t l = first; l < end; l++) {
+    p->where[l] = ptx_resolve(t, i, l, (enum ptx_space)i->space, a[l], bytes, write);
+    if (!p->where[l])
+      return false;
+  }
+  return true;
+}
+
+/* ---- loads and stores: M is the type in memory, R the register's ---- */
+
+#define LOAD(m, M, r, R)                                                                           \
+  RACY static void load_##m##_##r(ARGS) {                                                          \
+    struct places p;                                                                               \
+    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, false, &p))                                 \
+      return;                                                                                      \
+    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
+      M value;                                                                                     \
+      if (i->operand[k] == PTX_NONE)                                                               \
+        continue;                                                                                  \
+      R *d = CELLS(R, k);                                                                          \
+      const uint8_t *from = p.base + k * sizeof(M);                                                \
+      if (p.base && p.stride == sizeof(M)) {                                                       \
+        LANES {                                                                                    \
+          memcpy(&value, from + (l - first) * sizeof(M), sizeof value);                            \
+          d[l] = (R)value;                                                                         \
+        }                                                                                          \
+      } else if (p.base && !p.stride) {                                                            \
+        memcpy(&value, from, sizeof value);                                                        \
+        LANES d[l] = (R)value;                                                                     \
+      } else {                                                                                     \
+        for (uint32_t l = first; l < end; l++) {                                                   \
+          memcpy(&value, p.base ? from + (l - first) * p.stride : p.where[l] + k * sizeof(M),      \
+                 sizeof value);                                                                    \
+          d[l] = (R)value;                                                                         \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+  }
+#define STORE(m, M, r, R)                                                                          \
+  RACY static void store_##m##_##r(ARGS) {                                                         \
+    struct places p;                                                                               \
+    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, true, &p))                                  \
+      return;                                                                                      \
+    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
+      const R *s = CELLS(R, k);                                                                    \
+      uint8_t *to = p.base + k * sizeof(M);                                                        \
+      if (p.base && p.stride == sizeof(M)) {                                                       \
+        LANES {                                                                                    \
+          M value = (M)s[l];                                                                       \
+          memcpy(to + (l - first) * sizeof(M), &value, sizeof value);                              \
+        }                                                                                          \
+      } else {                                                                                     \
+        for (uint32_t l = first; l < end; l++) {                                                   \
+          M value = (M)s[l];                                                                       \
+          memcpy(p.base ? to + (l - first) * p.stride : p.where[l] + k * sizeof(M), &value,        \
+                 sizeof value);                                                                    \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+  }
+LOAD(u8, uint8_t, 2, uint16_t)
+LOAD(u8, uint8_t, 4, uint32_t)
+LOAD(u8, uint8_t, 8, uint64_t)
+LOAD(s8, int8_t, 2, uint16_t)
+LOAD(s8, int8_t, 4, uint32_t)
+LOAD(s8, int8_t, 8, uint64_t)
+LOAD(u16, uint16_t, 2, uint16_t)
+LOAD(u16, uint16_t, 4, uint32_t)
+LOAD(u16, uint16_t, 8, uint64_t)
+LOAD(s16, int16_t, 4, uint32_t)
+LOAD(s16, int16_t, 8, uint64_t)
+LOAD(u32, uint32_t, 4, uint32_t)
+LOAD(u32, uint32_t, 8, uint64_t)
+LOAD(s32, int32_t, 8, uint64_t)
+LOAD(u64, uint64_t, 8, uint64_t)
+STORE(u8, uint8_t, 2, uint16_t)
+STORE(u8, uint8_t, 4, uint32_t)
+STORE(u8, uint8_t, 8, uint64_t)
+STORE(u16, uint16_t, 2, uint16_t)
+STORE(u16, uint16_t, 4, uint32_t)
+STORE(u16, uint16_t, 8, uint64_t)
+STORE(u32, uint32_t, 4, uint32_t)
+STORE(u32, uint32_t, 8, uint64_t)
+STORE(u64, uint64_t, 8, uint64_t)
+
+#define BY_REGISTER(name) (r == 2 ? name##_2 : r == 4 ? name##_4 : name##_8)
+#define BY_WIDE_REGISTER(name) (r == 4 ? name##_4 : name##_8)
+
+static ptx_handler select_access(const struct ptx_instruction *i) {
+  bool load = i->opcode != PTX_OP_st, is_signed = ptx_type_class[i->type] == PTX_SIGNED;
+  uint32_t bytes = ptx_type_bytes[i->type], r = i->bytes;
+  if (bytes * i->vector > 16 || r < 2)
+    return NULL;
+  switch (bytes) {
+  case 1:
+    return !load ? BY_REGISTER(store_u8) : is_signed ? BY_REGISTER(load_s8) : BY_REGISTER(load_u8);
+  case 2:
+    if (!load)
+      return BY_REGISTER(store_u16);
+    return is_signed && r > 2 ? BY_WIDE_REGISTER(load_s16) : BY_REGISTER(load_u16);
+  case 4:
+    if (!load)
+      return BY_WIDE_REGISTER(store_u32);
+    return is_signed && r > 4 ? load_s32_8 : BY_WIDE_REGISTER(load_u32);
+  default:
+    return load ? load_u64_8 : store_u64_8;
+  }
+}
+
+/* ---- atomics: real ones, since blocks may run in several threads ---- */
+
+/* Sums of f32 in global memory flush subnormals, those in shared memory don't (PTX ISA, atom). */
+static uint32_t f32_sum(uint32_t a, uint32_t b, bool flush) {
+  return f32_out(f32_in(a, flush) + f32_in(b, flush), flush, false);
+}
+static uint16_t half_sum(uint16_t a, uint16_t b) {
+  return narrow((double)(f32_of_half(a) + f32_of_half(b)), 10, PTX_RN);
+}
+static uint16_t bfloat_sum(uint16_t a, uint16_t b) {
+  return narrow((double)(f32_of_bfloat(a) + f32_of_bfloat(b)), 7, PTX_RN);
+}
+
+static uint64_t added(uint8_t type, uint64_t old, uint64_t b, bool flush) {
+  switch (type) {
+  case PTX_f32:
+    return f32_sum((uint32_t)old, (uint32_t)b, flush);
+  case PTX_f64:
+    return bits_of_f64(f64_of(old) + f64_of(b));
+  case PTX_f16:
+    return half_sum((uint16_t)old, (uint16_t)b);
+  case PTX_bf16:
+    return bfloat_sum((uint16_t)old, (uint16_t)b);
+  case PTX_f16x2:
+    return (uint32_t)half_sum((uint16_t)(old >> 16), (uint16_t)(b >> 16)) << 16 |
+           half_sum((uint16_t)old, (uint16_t)b);
+  case PTX_bf16x2:
+    return (uint32_t)bfloat_sum((uint16_t)(old >> 16), (uint16_t)(b >> 16)) << 16 |
+           bfloat_sum((uint16_t)old, (uint16_t)b);
+  default:
+    return old + b;
+  }
+}
+
+static bool less(uint8_t type, uint64_t a, uint64_t b) {
+  if (ptx_type_class[type] == PTX_SIGNED)
+    return ptx_type_bytes[type] == 4 ? (int32_t)a < (int32_t)b : (int64_t)a < (int64_t)b;
+  return a < b;
+}
+
+static uint64_t changed(const struct ptx_instruction *i, uint64_t old, uint64_t b, uint64_t c,
+                        bool flush) {
+  switch (i->action) {
+  case PTX_ADD:
+    return added(i->type, old, b, flush);
+  case PTX_MIN:
+    return less(i->type, old, b) ? old : b;
+  case PTX_MAX:
+    return less(i->type, old, b) ? b : old;
+  case PTX_INC:
+    return old >= b ? 0 : old + 1;
+  case PTX_DEC:
+    return !old || old > b ? b : old - 1;
+  case PTX_CAS:
+    return old == b ? c : old;
+  case PTX_ATOMIC_AND:
+    return old & b;
+  case PTX_ATOMIC_OR:
+    return old | b;
+  case PTX_ATOMIC_XOR:
+    return old ^ b;
+  default: /* exch */
+    return b;
+  }
+}
+
+#define ATOMIC(bits)                                                                               \
+  static void atomic_##bits(ARGS) {                                                                \
+    const bool has_address = i->address != PTX_NONE;                                               \
+    uint64_t a[PTX_LANES];                                                                         \
+    bounds_refresh(t->block);                                                                      \
+    if (has_address)                                                                               \
+      addresses_of(PASS, a);                                                                       \
+    for (uint32_t l = first; l < end; l++) {                                                       \
+      uint8_t *place = ptx_resolve(t, i, l, (enum ptx_space)i->space,                              \
+                                   has_address ? a[l] : (uint64_t)i->offset, bits / 8, true);      \
+      if (!place)                                                                                  \
+        return;                                                                                    \
+      uint##bits##_t *cell = (uint##bits##_t *)(void *)place;                                      \
+      bool shared =                                                                                \
+          place >= t->block->shared && place < t->block->shared + t->block->shared_bytes;          \
+      uint64_t b = CELLS(uint##bits##_t, 1)[l];                                                    \
+      uint64_t c = i->operand[2] == PTX_NONE ? 0 : CELLS(uint##bits##_t, 2)[l];                    \
+      uint##bits##_t old = __atomic_load_n(cell, __ATOMIC_SEQ_CST), next;                          \
+      do                                                                                           \
+        next = (uint##bits##_t)changed(i, old, b, c, !shared);                                     \
+      while (!__atomic_compare_exchange_n(cell, &old, next, false, __ATOMIC_SEQ_CST,               \
+                                          __ATOMIC_SEQ_CST));                                      \
+      if (i->operand[0] != PTX_NONE)                                                               \
+        CELLS(uint##bits##_t, 0)[l] = old;                                                         \
+    }                                                                                              \
+  }
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)
+
+static ptx_handler select_atomic(const struct ptx_instruction *i) {
+  bool is_float = ptx_type_class[i->type] == PTX_FLOAT, wide = i->bytes >= 4, known;
+  switch (i->action) {
+  case PTX_ADD:
+    known = is_float || wide;
+    break;
+  case PTX_INC:
+  case PTX_DEC:
+    known = i->type == PTX_u32;
+    break;
+  case PTX_CAS:
+    known = !is_float && i->bytes >= 2;
+    break;
+  case PTX_MIN:
+  case PTX_MAX:
+  case PTX_ATOMIC_AND:
+  case PTX_ATOMIC_OR:
+  case PTX_ATOMIC_XOR:
+    known = !is_float && wide;
+    break;
+  default:
+    known = wide;
+    break;
+  }
+  if (!known || i->space == PTX_LOCAL || i->space == PTX_PARAM || i->space == PTX_CONST)
+    return NULL;
+  return i->bytes == 2 ? atomic_16 : i->bytes == 4 ? atomic_32 : atomic_64;
+}
+
+/* ---- the rest ---- */
+
+/* cp.async: `bytes` to shared memory, of which those beyond operand 2 are zeros. */
+RACY static void copy_async(ARGS) {
+  uint64_t to[PTX_LANES];
+  bounds_refresh(t->block);
+  if (i->address != PTX_NONE)
+    addresses_of(PASS, to);
+  for (uint32_t l = first; l < end; l++) {
+    uint64_t from = CELLS(uint64_t, 0)[l] + CELLS(uint64_t, 1)[l];
+    uint32_t have = i->operand[2] == PTX_NONE ? i->bytes : CELLS(uint32_t, 2)[l];
+    uint64_t address = i->address != PTX_NONE ? to[l] : (uint64_t)i->offset;
+    uint8_t *d = ptx_resolve(t, i, l, PTX_SHARED, address, i->bytes, true), *s = NULL;
+    if (have > i->bytes)
+      have = i->bytes;
+    if (d && from % i->bytes)
+      ptx_fail(t, i, l, 716, "misaligned address %#llx for %u bytes", (unsigned long long)from,
+               i->bytes);
+    else if (d && have) /* byte by byte: `have` may be any number */
+      s = ptx_resolve(t, i, l, PTX_GLOBAL, from, 1, false);
+    if (s && !ptx_resolve(t, i, l, PTX_GLOBAL, from + have - 1, 1, false))
+      s = NULL;
+    if (!d || (have && !s))
+      return;
+    if (have)
+      memcpy(d, s, have);
+    memset(d + have, 0, i->bytes - have);
+  }
+}
+
+static uint64_t window(uint8_t space) {
+  return space == PTX_SHARED  ? PTX_SHARED_WINDOW
+         : space == PTX_LOCAL ? PTX_LOCAL_WINDOW
+         : space == PTX_PARAM ? PTX_PARAM_WINDOW
+                              : 0;
+}
+static void convert_address(ARGS) {
+  const uint64_t base = window(i->space), add = i->flags & PTX_M_TO ? 0 - base : base;
+  uint64_t *d = CELLS(uint64_t, 0);
+  const uint64_t *a = CELLS(uint64_t, 1);
+  LANES d[l] = a[l] + add;
+}
+static void is_space(ARGS) {
+  const uint64_t base = window(i->space);
+  for (uint32_t l = first; l < end; l++) {
+    uint64_t a = CELLS(uint64_t, 1)[l];
+    CELLS(uint8_t, 0)
+    [l] = base ? a - base < PTX_WINDOW_BYTES
+               : a - PTX_PARAM_WINDOW >= PTX_SHARED_WINDOW + PTX_WINDOW_BYTES - PTX_PARAM_WINDOW;
+  }
+}
+
+void ptx_copy_local(struct ptx_team *t, uint32_t first, uint32_t end, uint32_t to, uint32_t from,
+                    uint32_t bytes) {
+  for (uint32_t l = first; l < end; l++)
+    memcpy(lane_local(t, l) + to, lane_local(t, l) + from, bytes);
+}
+
+ptx_handler ptx_select_memory(const struct ptx_instruction *i) {
+  switch (i->opcode) {
+  case PTX_OP_ld:
+  case PTX_OP_ldu:
+  case PTX_OP_st:
+    return select_access(i);
+  case PTX_OP_atom:
+  case PTX_OP_red:
+    return select_atomic(i);
+  case PTX_OP_cp:
+    return copy_async;
+  case PTX_OP_cvta:
+    return convert_address;
+  default:
+    return is_space;
+  }
+}
