@@ -14,7 +14,8 @@
      sync=0           1: synchronise after every step and print hashes then
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
-     offset=0         1: a tensor that starts 4 bytes behind an aligned address */
+     packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
+   be loaded from */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <inttypes.h>
@@ -89,10 +90,10 @@ static void make_tensors(void) {
   static const size_t little[] = {20000, 3, 65536, 1024, 40000};
   const bool small = option("small", 0) != 0;
   tensor_count = small ? sizeof little / sizeof *little : sizeof large / sizeof *large;
-  const size_t offset = option("offset", 0) != 0 ? 1 : 0;
+  const size_t grain = option("packed", 0) != 0 ? 1 : 128;
   for (size_t t = 0; t < tensor_count; t++) {
     tensors[t].elements = small ? little[t] : large[t];
-    array_floats += (tensors[t].elements + offset + 127) / 128 * 128;
+    array_floats += (tensors[t].elements + grain - 1) / grain * grain;
   }
   for (int list = 0; list < LISTS; list++)
     CU(cuMemAlloc(&arrays[list], array_floats * 4));
@@ -101,9 +102,9 @@ static void make_tensors(void) {
   size_t at = 0;
   for (size_t t = 0; t < tensor_count; t++) {
     for (int list = 0; list < LISTS; list++)
-      tensors[t].lists[list] = arrays[list] + (at + offset) * 4;
+      tensors[t].lists[list] = arrays[list] + at * 4;
     tensors[t].step = steps + t * 4;
-    at += (tensors[t].elements + offset + 127) / 128 * 128;
+    at += (tensors[t].elements + grain - 1) / grain * grain;
   }
 }
 

@@ -1,0 +1,2 @@
+#define VARIANT_MODE ADAM_MODE::ORIGINAL
+#include "variant.cuh"

@@ -1,0 +1,2 @@
+#define VARIANT_MODE ADAM_MODE::ADAMW
+#include "variant.cuh"
