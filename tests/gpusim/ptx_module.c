@@ -250,8 +250,10 @@ static void directives(struct ptx_parser *p, struct ptx_function *function) {
     }
     uint32_t values[3] = {1, 1, 1};
     int count = 0;
-    for (ptx_space_skip(p); *p->at >= '0' && *p->at <= '9' && count < 3; ptx_eat(p, ','))
+    for (ptx_space_skip(p); *p->at >= '0' && *p->at <= '9' && count < 3; ptx_space_skip(p)) {
       values[count++] = (uint32_t)integer(p);
+      ptx_eat(p, ',');
+    }
     if (ptx_word_is(word, ".maxntid"))
       function->max_threads = values[0] * values[1] * values[2];
     else if (ptx_word_is(word, ".reqntid"))
