@@ -72,3 +72,5 @@ $(B)/launch-bench: $(B)/shim/bench_launch.o $(B)/shim/whole.o
 	$(CC) $(CFLAGS_ALL) $^ $(SHIM_LIBS) -o $@
 BENCHES += $(B)/launch-bench
 ALL += $(B)/launch-bench
+
+include tests/unit/memory.mk
