@@ -29,7 +29,6 @@ $(B)/adam/api-other-abi.o: adam/api.c $(ADAM_HDR)
 $(B)/test/liboffload-adam-other-abi.so: $(ADAM_OBJS) $(B)/adam/api-other-abi.o
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
-TEST_FIXTURES += $(B)/test/liboffload-adam-other-abi.so
 
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
 ADAM_TESTS := adam_kernels adam_wheels adam_scalars adam_team
@@ -37,3 +36,18 @@ $(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) $< $(ADAM_OBJS) $(ADAM_LIBS) -o $@
 UNIT_TESTS += $(ADAM_TESTS:%=$(B)/test/%)
+
+$(B)/test/libforeign-gomp.so: tests/unit/foreign_gomp.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -shared $< -o $@
+$(B)/test/adam_isolation: tests/unit/adam_isolation.c tests/lib/tap.h adam/adam.h | $(B)/liboffload-adam.so \
+  $(B)/test/liboffload-adam-other-abi.so $(B)/test/libforeign-gomp.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< -ldl -lm -o $@
+UNIT_TESTS += $(B)/test/adam_isolation
+test-programs: $(B)/test/liboffload-adam-other-abi.so
+
+# The bench loads the companion beside it; `make bench` (policy/build.mk) runs it.
+$(B)/adam-bench: adam/bench.c adam/adam.h | $(B)/liboffload-adam.so
+	$(CC) $(ADAM_CFLAGS) -O3 $< $(ADAM_LIBS) -ldl -o $@
+BENCHES += $(B)/adam-bench
