@@ -3,14 +3,14 @@
 
    Two locks. gpusim_mutex protects contexts, streams, operations, events and captures; the memory
    lock (memory.c) protects the tables of blocks, reservations and handles. Order: gpusim_mutex,
-   then the memory lock. No operation runs under either. gpusim_progress is broadcast whenever an
-   operation starts, ends or becomes pointless.
+   then the memory lock. No operation runs under either.
 
    An operation's life:
 
-     submit -> stream list -> [dependencies done, first of its hardware queue, value reached] ->
-   dispatched
-            -> seeded delay -> run -> completed
+     submitted   in its stream and its hardware queue
+     dispatched  dependencies done, first of its hardware queue, value reached
+     running     after a seeded delay
+     completed
 
    Only the head of a hardware queue may be dispatched, whichever stream it belongs to: a wait that
    isn't met holds up everything behind it. Dispatched operations of different streams run side by
@@ -240,7 +240,8 @@ struct CUstream_st {
   uint64_t submitted, completed; /* tickets */
   uint64_t legacy_seen;          /* ticket of the legacy stream that this one already waits for */
   struct operation *head, **tail;
-  pthread_cond_t wake;
+  pthread_cond_t wake;  /* its thread: new work, or its turn in the hardware queue */
+  pthread_cond_t ended; /* whoever waits for its tickets */
   CUstreamCaptureStatus capture;
   CUstreamCaptureMode capture_mode;
   uint64_t capture_id, capture_thread;
@@ -256,7 +257,8 @@ bool gpusim_done(const struct dependency *);
 void gpusim_stream_hold(struct CUstream_st *);
 void gpusim_stream_drop(struct CUstream_st *);
 struct hardware_queue *gpusim_queue_of(int device, uint64_t stream_id);
-void gpusim_announce(void);
+/* Everyone who waits looks again: a context failed or a stream was closed. */
+void gpusim_wake_all(void);
 /* A violation, a sticky error for the work's context and false when queued or running work names
  * [low, high). */
 bool gpusim_unused(uintptr_t low, uintptr_t high, const char *call);

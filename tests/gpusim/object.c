@@ -54,7 +54,7 @@ void gpusim_fail(CUcontext context, CUresult result) {
                                               memory_order_release, memory_order_relaxed))
     gpusim_trace(1, "context %llu: %s, and so for every further call",
                  (unsigned long long)context->id, gpusim_error_name(result));
-  gpusim_announce();
+  gpusim_wake_all();
 }
 
 /* ---- life and death of a context; gpusim_mutex held ---- */

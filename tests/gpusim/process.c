@@ -101,10 +101,11 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id) {
   return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuProfilerStart(void) {
+/* cudaProfiler.h's, which cuda.h doesn't declare. */
+GPUSIM_EXPORT CUresult cuProfilerStart(void) {
   return gpusim_ready();
 }
 
-CUresult cuProfilerStop(void) {
+GPUSIM_EXPORT CUresult cuProfilerStop(void) {
   return gpusim_ready();
 }

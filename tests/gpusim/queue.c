@@ -23,35 +23,41 @@ struct operation {
   struct CUstream_st *stream;
   const struct operation_kind *kind;
   void *argument;
-  uint64_t ticket; /* place in its stream */
-  uint64_t entry;  /* place in its hardware queue */
-  uint64_t number; /* place in its context */
+  uint64_t ticket;              /* place in its stream */
+  struct operation *next_entry; /* in its hardware queue, while not dispatched */
+  uint64_t number;              /* place in its context */
   bool dispatched;
   int dependencies;
   struct dependency after[];
 };
 
 struct hardware_queue {
-  uint64_t submitted, dispatched; /* entries */
+  struct operation *first, *last; /* entries not yet dispatched */
   int occupied;                   /* submitted, not completed */
+  pthread_cond_t room;
 };
-static struct hardware_queue queues[GPUSIM_MAX_DEVICES][GPUSIM_MAX_QUEUES];
-static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
-static int waiting;
+static struct hardware_queue queues[GPUSIM_MAX_DEVICES][GPUSIM_MAX_QUEUES] = {
+    [0 ... GPUSIM_MAX_DEVICES -
+     1] = {[0 ... GPUSIM_MAX_QUEUES - 1] = {.room = PTHREAD_COND_INITIALIZER}}};
+/* Some context's oldest operation ended. */
+static pthread_cond_t drained = PTHREAD_COND_INITIALIZER;
 
 struct hardware_queue *gpusim_queue_of(int device, uint64_t stream_id) {
   return &queues[device][stream_id % (uint64_t)gpusim_settings.queues];
 }
 
-void gpusim_announce(void) {
-  if (waiting > 0)
-    pthread_cond_broadcast(&progress);
+static void wait_on(pthread_cond_t *condition) {
+  pthread_cond_wait(condition, &gpusim_mutex);
 }
 
-static void wait_for_progress(void) {
-  waiting++;
-  pthread_cond_wait(&progress, &gpusim_mutex);
-  waiting--;
+/* Whoever waits, waits for or on behalf of a pending operation. */
+void gpusim_wake_all(void) {
+  for (CUcontext c = gpusim_next_context(NULL); c != NULL; c = gpusim_next_context(c))
+    for (struct operation *o = c->first_pending; o != NULL; o = o->later) {
+      pthread_cond_signal(&o->stream->wake);
+      pthread_cond_broadcast(&o->stream->ended);
+      pthread_cond_broadcast(&o->stream->queue->room);
+    }
 }
 
 static bool failed(CUcontext context) {
@@ -99,6 +105,7 @@ void gpusim_stream_drop(struct CUstream_st *stream) {
   if (--stream->references > 0)
     return;
   pthread_cond_destroy(&stream->wake);
+  pthread_cond_destroy(&stream->ended);
   free(stream);
 }
 
@@ -123,9 +130,8 @@ static const char *state_of(const struct operation *operation) {
       return "waits for another stream";
   if (operation->stream->head != operation)
     return "waits for its stream";
-  return operation->stream->queue->dispatched + 1 != operation->entry
-             ? "behind another entry of its hardware queue"
-             : "first of its hardware queue";
+  return operation->stream->queue->first != operation ? "behind another entry of its hardware queue"
+                                                      : "first of its hardware queue";
 }
 
 __attribute__((noreturn)) static void die_of_deadlock(const struct operation *stuck,
@@ -178,16 +184,20 @@ static void wait_for_value(struct operation *operation) {
 /* An operation of a failed context waits for nobody but the queue's order. */
 static void wait_for_dispatch(struct operation *operation) {
   struct CUstream_st *stream = operation->stream;
+  struct hardware_queue *queue = stream->queue;
   for (int i = 0; i < operation->dependencies; i++)
     while (!gpusim_done(&operation->after[i]) && !failed(stream->context))
-      wait_for_progress();
-  while (stream->queue->dispatched + 1 != operation->entry)
-    wait_for_progress();
+      wait_on(&operation->after[i].stream->ended);
+  while (queue->first != operation)
+    wait_on(&stream->wake);
   if (operation->kind->reached != NULL)
     wait_for_value(operation);
-  stream->queue->dispatched = operation->entry;
   operation->dispatched = true;
-  gpusim_announce();
+  queue->first = operation->next_entry;
+  if (queue->first == NULL)
+    queue->last = NULL;
+  else
+    pthread_cond_signal(&queue->first->stream->wake);
 }
 
 static void drop_argument(const struct operation_kind *kind, void *argument) {
@@ -213,12 +223,15 @@ static void complete(struct operation *operation, CUresult result) {
     stream->tail = &stream->head;
   stream->completed = operation->ticket;
   stream->queue->occupied--;
+  pthread_cond_broadcast(&stream->ended);
+  pthread_cond_broadcast(&stream->queue->room);
+  if (operation->earlier == NULL)
+    pthread_cond_broadcast(&drained);
   for (int i = 0; i < operation->dependencies; i++)
     gpusim_stream_drop(operation->after[i].stream);
   free(operation);
   if (result != CUDA_SUCCESS)
     gpusim_fail(context, result);
-  gpusim_announce();
 }
 
 static void *stream_thread(void *argument) {
@@ -310,7 +323,7 @@ static void wait_for_room(struct CUstream_st *stream) {
     if (!blocked)
       gpusim_count(GPUSIM_COUNT_blocked_submits, 1);
     blocked = true;
-    wait_for_progress();
+    wait_on(&stream->queue->room);
   }
 }
 
@@ -318,9 +331,14 @@ static void enqueue(struct operation *operation) {
   struct CUstream_st *stream = operation->stream;
   CUcontext context = stream->context;
   operation->ticket = ++stream->submitted;
-  operation->entry = ++stream->queue->submitted;
   operation->number = ++context->submitted;
-  stream->queue->occupied++;
+  struct hardware_queue *queue = stream->queue;
+  queue->occupied++;
+  if (queue->last != NULL)
+    queue->last->next_entry = operation;
+  else
+    queue->first = operation;
+  queue->last = operation;
   operation->earlier = context->last_pending;
   if (context->last_pending != NULL)
     context->last_pending->later = operation;
@@ -370,7 +388,7 @@ CUresult gpusim_submit(struct CUstream_st *stream, const struct operation_kind *
 void gpusim_wait_ticket(struct CUstream_st *stream, uint64_t ticket) {
   gpusim_stream_hold(stream);
   while (stream->completed < ticket)
-    wait_for_progress();
+    wait_on(&stream->ended);
   gpusim_stream_drop(stream);
 }
 
@@ -383,7 +401,7 @@ CUresult gpusim_drain(struct CUstream_st *stream) {
 void gpusim_drain_context(CUcontext context) {
   uint64_t last = context->submitted;
   while (context->first_pending != NULL && context->first_pending->number <= last)
-    wait_for_progress();
+    wait_on(&drained);
 }
 
 /* ---- memory that is still wanted ---- */

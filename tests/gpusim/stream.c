@@ -20,6 +20,7 @@ struct CUstream_st *gpusim_stream_open(CUcontext context, unsigned flags, int pr
   stream->references = 1;
   stream->capture = CU_STREAM_CAPTURE_STATUS_NONE;
   pthread_cond_init(&stream->wake, NULL);
+  pthread_cond_init(&stream->ended, NULL);
   stream->next = context->streams;
   context->streams = stream;
   return stream;
@@ -34,7 +35,7 @@ static void close_stream(struct CUstream_st *stream) {
   gpusim_capture_forget(stream);
   stream->stopping = true;
   pthread_cond_signal(&stream->wake);
-  gpusim_announce();
+  gpusim_wake_all();
   gpusim_stream_drop(stream);
 }
 
