@@ -19,13 +19,12 @@ MIB = 1 << 20
 OUT_OF_MEMORY = 3  # charlm's exit status
 TIMEOUT_SECONDS = 170
 
-# The device sizes lie on both sides of parameters + gradients + m + v. Simulated: every table is a segment of its own,
-# as tensors above 10 MiB are, because segments are a sixteenth of their usual size.
+# The device sizes lie on both sides of parameters + gradients + m + v.
 SIZES = {
     "simulated": {
-        "large": 64 * MIB,
-        "small": 24 * MIB,
-        "arguments": ["--tables", "65536", "--hidden", "32", "--batch", "256", "--steps", "20", "--segment-scale", "16"],
+        "large": 384 * MIB,
+        "small": 192 * MIB,
+        "arguments": ["--tables", "524288", "--hidden", "32", "--batch", "256", "--steps", "20"],
     },
     "gpu": {
         "large": 6144 * MIB,

@@ -92,6 +92,8 @@ void run(const Options &options, Summary &summary) {
     optimizer.create_state();
     CUDA_CHECK(cudaStreamSynchronize(stream.handle));
     done = load_checkpoint(options.resume, options, corpus, model.tensors());
+    // A copy from pageable memory may return before the bytes arrive.
+    CUDA_CHECK(cudaDeviceSynchronize());
     if (done >= options.steps)
       throw std::runtime_error(options.resume + " was saved at step " + std::to_string(done) +
                                "; give --steps a bigger number");

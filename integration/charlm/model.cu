@@ -33,7 +33,7 @@ Model::Model(const Options &options, const Corpus &corpus, CachingAllocator &all
     : options_(options), vocabulary_(corpus.vocabulary), characters_(corpus.classes.size()),
       rows_(options.rows / options.tables), allocator_(allocator), stream_(stream) {
   text_ = allocator_.allocate_array<uint8_t>(characters_, Purpose::lasting, "the text");
-  CUDA_CHECK(cudaMemcpy(text_, corpus.classes.data(), characters_, cudaMemcpyHostToDevice));
+  copy_to_device(text_, corpus.classes.data(), characters_, stream_);
   losses_ = allocator_.allocate_array<float>(options.steps, Purpose::lasting, "the losses");
   const uint64_t width = options.embedding, hidden = options.hidden;
   for (uint64_t t = 0; t < options.tables; t++)
@@ -103,8 +103,7 @@ void Model::draw(size_t index, double scale) {
   uint64_t state = options_.seed * 1000003u + index + 1;
   for (float &value : values)
     value = uniform(state) * static_cast<float>(scale);
-  CUDA_CHECK(cudaMemcpy(tensor.parameter, values.data(), values.size() * sizeof(float),
-                        cudaMemcpyHostToDevice));
+  copy_to_device(tensor.parameter, values.data(), values.size() * sizeof(float), stream_);
 }
 
 void Model::allocate_gradients() {
