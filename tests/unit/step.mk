@@ -10,3 +10,32 @@ $(STEP_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/lib/tap.h $(SHIM_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(STEP_FLAGS) $< $(filter %.o %.so,$^) -o $@ -Wl,-rpath,'$$ORIGIN/../..' -ldl -lpthread -lm
 UNIT_TESTS += $(STEP_TESTS)
+
+# Kernels as PTX: those of the demo program, and variants that calibration or the proof must notice.
+STEP_E2E := $(B)/tests/e2e
+STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 25544_float-adamw.ptx slot-adam.ptx sly-adamw.ptx \
+  power-adamw.ptx old-adam.ptx)
+STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
+
+$(STEP_E2E)/step_program: tests/e2e/step_program.c | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+
+$(STEP_E2E)/slot-%.ptx: VARIANT := -DVARIANT_SLOT
+$(STEP_E2E)/sly-%.ptx: VARIANT := -DVARIANT_SLY_STEP=10
+$(STEP_E2E)/power-%.ptx: VARIANT := -DVARIANT_POWER_ULP
+$(STEP_E2E)/old-%.ptx: VARIANT := -DVARIANT_OLD -DVARIANT_SCALARS=double
+define STEP_VARIANT
+$$(STEP_E2E)/$(1)-adam.ptx $$(STEP_E2E)/$(1)-adamw.ptx: $$(STEP_E2E)/$(1)-%.ptx: tests/e2e/kernels/fused_%_impl.cu tests/e2e/kernels/variant.cuh
+	@mkdir -p $$(@D)
+	$$(STEP_NVCC) $$(VARIANT) -o $$@ $$<
+endef
+define STEP_CHARLM
+$$(STEP_E2E)/$(1)-adam.ptx $$(STEP_E2E)/$(1)-adamw.ptx: $$(STEP_E2E)/$(1)-%.ptx: integration/charlm/kernels/$(1)/fused_%_impl.cu $$(wildcard integration/charlm/kernels/*.cuh)
+	@mkdir -p $$(@D)
+	$$(STEP_NVCC) -I integration/charlm -o $$@ $$<
+endef
+$(foreach variant,slot sly power old,$(eval $(call STEP_VARIANT,$(variant))))
+$(foreach variant,3336_double 25544_float,$(eval $(call STEP_CHARLM,$(variant))))
+
+test-programs: $(STEP_E2E)/step_program $(STEP_PTX)

@@ -1,0 +1,161 @@
+#!/usr/bin/env bats
+# The step rooms alone: a driver program that queues memsets and steps and never synchronises (step_program.c), on kernels that
+# were made to be told apart (kernels/). Every comparison first asserts, from the report, what was done.
+load ../lib/e2e
+
+PROGRAM=$BUILD/tests/e2e/step_program
+KERNELS=$BUILD/tests/e2e
+export OFFLOAD_PIECE=16KiB
+export OFFLOAD_LOG=quiet
+
+# compare MODE KERNEL OPTIONS...: the program without and with the preload; the last steps must have gone by MODE.
+compare() {
+  local mode=$1 kernel=$KERNELS/$2.ptx
+  shift 2
+  "$SIM" "$PROGRAM" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
+  offloaded_status=0
+  rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
+  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
+    timeout 60 "$SIM" "$PROGRAM" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" ||
+    offloaded_status=$?
+  assert_done "$mode" || return 1
+  diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
+  assert_clean
+}
+
+# both KERNEL OPTIONS...: by stream and by cpu, whose report is there afterwards.
+both() {
+  OFFLOAD_STEP=stream compare stream "$@" && expect '.functions[0].mode == "stream"' "the streamed step" || return 1
+  OFFLOAD_STEP=cpu compare cpu "$@" && expect '.functions[0].mode == "cpu"' "the CPU step"
+}
+
+why() { report '.functions[0].why'; }
+
+@test "queued steps equal the program alone by cpu, stream and direct, with 1 and 8 hardware queues" {
+  for queues in 1 8; do
+    GPUSIM_QUEUES=$queues GPUSIM_DELAY_US=200 both 25544_float-adamw changing_lr=1
+    GPUSIM_QUEUES=$queues GPUSIM_DELAY_US=200 OFFLOAD_STEP=direct compare direct 25544_float-adamw changing_lr=1
+  done
+}
+
+@test "one stream that is late never changes the result" {
+  for stream in 1 2 3 4; do
+    GPUSIM_SLOW_STREAM=$stream GPUSIM_SLOW_US=10000 both 25544_float-adamw steps=3
+  done
+}
+
+@test "a slow worker never changes the result" {
+  OFFLOAD_TEST_WORKER_LAG_US=5000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
+  OFFLOAD_TEST_WORKER_LAG_US=5000 GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adam
+}
+
+@test "a driver queue of three entries, which blocks the program in the middle of a step, is no deadlock" {
+  GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 OFFLOAD_TEST_WORKER_LAG_US=2000 both 25544_float-adamw
+  [ "$(sim .blocked_submits)" -gt 0 ]
+}
+
+@test "Adam with L2 decay ships the gradient with its decay" {
+  both 25544_float-adam decay=0.1
+  expect '.functions[0].decay == "fused"' "fused decay"
+}
+
+@test "double scalars are recognised and stepped" {
+  both 3336_double-adamw decay=0.01 changing_lr=1
+  expect '.functions[0].metadata_bytes == 3336' "the small layout"
+}
+
+@test "scalars of 2.0 to 2.2 are told from those of 2.3 to 2.10" {
+  OFFLOAD_STEP=cpu compare cpu old-adam
+  expect '.functions[0].generation == "torch 2.0-2.2"' "the older generation"
+}
+
+@test "no decay, maximize, lr by pointer: each branch of the kernel is calibrated by itself" {
+  both 25544_float-adamw decay=0
+  expect '.functions[0].decay == "none"' "no decay"
+  both 25544_float-adam maximize=1
+  both 25544_float-adamw maximize=1 lr_pointer=1 changing_lr=1
+}
+
+@test "packed parameters and nonsense in the list's unused tail do no harm" {
+  both 25544_float-adamw extra=1 garbage=1
+}
+
+@test "tensors that no vector can be loaded from take the kernel's scalar loop" {
+  both 25544_float-adam packed=1
+}
+
+@test "several parameter groups with their own learning rates, on two program streams" {
+  GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 streams=2 steps=6
+}
+
+@test "steps on the legacy stream" {
+  both 25544_float-adamw legacy=1
+}
+
+@test "a step number that grows large, and steps at which float powers differ" {
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adamw first_step=99998 steps=5
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adam first_step=101 steps=5 beta2=0.9999
+}
+
+@test "found_inf and grad_scale are streamed" {
+  OFFLOAD_STEP=cpu compare stream 25544_float-adamw found_inf=1
+  expect '.functions[0].mode == "stream"' "stream"
+  OFFLOAD_STEP=cpu compare stream 25544_float-adamw grad_scale=1 found_inf=2
+  [[ $(why) == *found_inf* ]]
+}
+
+@test "decay fused by unroll slot is no arithmetic of ours: calibration refuses it, and the steps are streamed" {
+  OFFLOAD_STEP=cpu compare stream slot-adam
+  expect '.totals.elements_cpu == 0 and .totals.calibrations == 1' "no element by the CPU"
+  [[ $(why) == calibration* ]]
+}
+
+@test "a device whose powers are not libm's is proven by a neighbouring float" {
+  OFFLOAD_STEP=cpu compare cpu power-adamw
+  expect '.totals.proofs_nudged == .totals.proofs' "every proof by a neighbour"
+}
+
+@test "a kernel that is wrong at one step only is refused by the proof, and the program's kernel does that step" {
+  OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=7 steps=6
+  expect '.totals.refusals == 1 and .functions[0].launches_refused == 1' "one refusal"
+  [[ $(why) == *proof* ]]
+}
+
+@test "after a refusal the function's launches are the program's own" {
+  OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=7 steps=8 sync=1
+  expect '.totals.refusals == 1 and .functions[0].mode == "direct" and .functions[0].launches_direct > 1' "direct from then on"
+}
+
+@test "a parameter group with several refused launches in flight ends with the right numbers" {
+  OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=8 steps=5 groups=3 streams=2
+  expect '.totals.refusals > 1' "several refusals"
+}
+
+@test "staging as small as two slots of a chunk is enough" {
+  OFFLOAD_DEVICE_STAGING=1100KiB both 25544_float-adam
+}
+
+@test "staging that holds no chunk leaves the steps to the program's kernel and says what to set" {
+  OFFLOAD_DEVICE_STAGING=100KiB compare direct 25544_float-adamw
+  [[ $(why) == *OFFLOAD_DEVICE_STAGING* ]]
+}
+
+@test "without the companion object the steps are streamed and the report says why" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
+  [[ $(why) == *liboffload-adam.so* ]]
+}
+
+@test "a companion of another version is refused, and the steps are streamed" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  cp "$BUILD/test/liboffload-adam-other-abi.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
+  LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
+  [[ $(why) == *"another version"* ]]
+}
+
+@test "an instruction set that is not there leaves the steps to stream" {
+  local missing=neon
+  [ "$(uname -m)" = x86_64 ] || missing=avx2
+  OFFLOAD_ISA=$missing compare stream 25544_float-adamw
+  [[ $(why) == *$missing* ]] || [[ $(why) == *ISA* ]]
+}
