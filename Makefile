@@ -33,6 +33,7 @@ help:
 
 include $(wildcard shim/build.mk adam/build.mk policy/build.mk nvme/build.mk tests/gpusim/build.mk tests/build.mk \
   integration/build.mk integration/charlm/build.mk)
+include check.mk
 
 ## all: the library, its companion, the program `offload`, the simulated GPU and the demo program
 .PHONY: all

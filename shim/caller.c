@@ -15,6 +15,7 @@
 
 enum { FRAMES = 16, ANSWERS = 256 };
 
+/* NOLINTNEXTLINE(readability-redundant-declaration): link.h's is not this object's own */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 /* Return address with the generation in its unused upper bits and the kind in its lowest two; 0

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* NOLINTNEXTLINE(readability-redundant-declaration): link.h's is not this object's own */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 struct tables {

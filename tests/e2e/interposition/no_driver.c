@@ -2,7 +2,8 @@
  */
 #include <cuda.h>
 #include <stdio.h>
-CUresult cuInit(unsigned) __attribute__((weak));
+CUresult cuInit(unsigned)
+    __attribute__((weak)); /* NOLINT(readability-redundant-declaration): weak */
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t) __attribute__((weak));
 int main(void) {
   CUdeviceptr pointer;

@@ -1,0 +1,60 @@
+# `make check`: everything that can be said about the project without running it. Each check is one line; a failure says what
+# to do. The scripts are in tests/check.
+CHECK := $(B)/check
+COMMITTED = $(shell git ls-files --cached -- $(1) 2>/dev/null)
+ARM := $(filter aarch64%,$(shell $(CC) -dumpmachine))
+# Files for another machine's instructions can't be read here.
+C_FILES = $(filter-out $(if $(ARM),%_avx2.c %_avx512.c,%_neon.c),$(call COMMITTED,'*.c'))
+FORMATTED = $(call COMMITTED,'*.c' '*.h' '*.cu' '*.cuh' '*.cc')
+SHELL_FILES = $(shell git grep -lE '^\#!/(bin/sh|usr/bin/env bats|bin/bash)' -- . 2>/dev/null) $(call COMMITTED,'*.bash')
+
+# Everything any C file needs to be read: instruction sets of adam's kernels, numbers that test libraries are built with.
+READ_FLAGS := $(CFLAGS_ALL) $(CUDA_INC) -Itests/gpusim -fopenmp -DLEVEL=1 -DRUNTIME=1 \
+  $(if $(ARM),,-mavx2 -mfma -mavx512f)
+
+## check: compilers' warnings, formatting, static analysis, exported symbols, glibc versions, rules of the shim
+.PHONY: check check-gcc check-clang check-objects check-format check-tidy check-cppcheck check-shell check-linked check-rules
+check:
+	@status=0; for part in gcc clang format shell linked rules cppcheck tidy; do \
+	  $(MAKE) --no-print-directory -s check-$$part >$(CHECK)-$$part.log 2>&1 && sed -n '$$p' $(CHECK)-$$part.log \
+	    || { status=1; echo "check-$$part FAILED:"; grep -v '^make' $(CHECK)-$$part.log | tail -n 40; }; done; exit $$status
+
+# Built in full by gcc; by clang every object, in a folder of its own, and the tests' C files read.
+check-gcc:
+	@mkdir -p $(CHECK)
+	@$(MAKE) --no-print-directory -s -j2 all
+	@echo 'gcc: everything builds without a warning'
+check-objects: $(SHIM_OBJS) $(POLICY_OBJS) $(ADAM_OBJS) $(GPUSIM_OBJECTS) $(GPUSIM_RUNTIME_OBJECTS)
+check-clang:
+	@$(MAKE) --no-print-directory -s -j2 CC=clang B=$(CHECK)/clang CUDA_HOME=$(CUDA_HOME) check-objects
+	@printf '%s\n' $(filter tests/%.c,$(C_FILES)) | \
+	  xargs -P 2 -n 8 clang $(READ_FLAGS) -I$(CHECK)/clang/gen -fsyntax-only
+	@echo 'clang: every C file compiles without a warning'
+
+check-format:
+	@clang-format --dry-run -Werror $(FORMATTED) || { echo 'run clang-format -i on these files'; exit 1; }
+	@echo 'clang-format: $(words $(FORMATTED)) files'
+
+check-tidy:
+	@tests/check/tidy $(CHECK)/tidy $(READ_FLAGS) -- $(C_FILES)
+
+check-cppcheck:
+	@mkdir -p $(CHECK)/cppcheck
+	@cppcheck --quiet -j 2 --cppcheck-build-dir=$(CHECK)/cppcheck --std=c11 --enable=warning,portability \
+	  --suppressions-list=tests/check/cppcheck.txt --inline-suppr --error-exitcode=1 -I. $(C_FILES) || \
+	  { echo 'mend the code, or suppress with the reason in tests/check/cppcheck.txt'; exit 1; }
+	@echo 'cppcheck: $(words $(C_FILES)) files'
+
+check-shell:
+	@# SC2154, SC2034: names that `load` brings into a test file, or that a helper sets for it
+	@shellcheck -S warning -e SC2154,SC2034 $(SHELL_FILES)
+	@echo 'shellcheck: $(words $(SHELL_FILES)) files'
+
+# What came out of the linker.
+check-linked: $(B)/liboffload.so $(B)/liboffload-adam.so
+	@tests/check/exports $(B)/liboffload.so shim/exports.txt && tests/check/exports $(B)/liboffload-adam.so tests/check/adam_exports.txt && \
+	  tests/check/symbols $(B)/liboffload.so $(B)/liboffload-adam.so && tests/check/dlsym $(B)/liboffload.so && \
+	  echo 'linked: exports, glibc versions, hardening and the dlsym wrapper are as they should be'
+
+check-rules:
+	@tests/check/table_lock $(wildcard shim/*.c) && $(PYTHON) tests/check/claims.py && echo 'rules: locks, claims'
