@@ -74,3 +74,4 @@ BENCHES += $(B)/launch-bench
 ALL += $(B)/launch-bench
 
 include tests/unit/memory.mk
+include tests/unit/step.mk
