@@ -4,7 +4,7 @@
 # bats runs each test in a subshell.
 # shellcheck disable=SC2030,SC2031
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+ROOT=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 BUILD=${OFFLOAD_TEST_BUILD:-$ROOT/build}
 LIB=${LIBOFFLOAD:-$BUILD/liboffload.so}
 SIM=$BUILD/gpusim/run

@@ -1,10 +1,11 @@
-/* Refers weakly to the driver, which isn't loaded: under the preload the references are not empty.
- */
+/* Refers weakly to the driver, which isn't loaded: under the preload they are not empty. */
 #include <cuda.h>
 #include <stdio.h>
-CUresult cuInit(unsigned)
-    __attribute__((weak)); /* NOLINT(readability-redundant-declaration): weak */
+/* NOLINTBEGIN(readability-redundant-declaration): weak here */
+CUresult cuInit(unsigned) __attribute__((weak));
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t) __attribute__((weak));
+/* NOLINTEND(readability-redundant-declaration) */
+
 int main(void) {
   CUdeviceptr pointer;
   printf("%d %d\n", cuInit ? (int)cuInit(0) : 3,
