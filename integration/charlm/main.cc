@@ -32,6 +32,18 @@ struct Stream {
   Stream &operator=(const Stream &) = delete;
 };
 
+struct Event {
+  cudaEvent_t handle = nullptr;
+  Event() {
+    CUDA_CHECK(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming));
+  }
+  ~Event() {
+    (void)cudaEventDestroy(handle);
+  }
+  Event(const Event &) = delete;
+  Event &operator=(const Event &) = delete;
+};
+
 // Losses come to pinned memory, so that a copy does not wait by itself.
 struct PinnedLosses {
   float *values = nullptr;
@@ -69,7 +81,8 @@ void run(const Options &options, Summary &summary) {
   const Corpus corpus = read_corpus(options.text_path, options.context);
   CachingAllocator allocator(options.segment_scale);
   PinnedLosses losses(options.steps);
-  Stream stream; // waits at its end, before what its work uses goes
+  Event loss_is_there;
+  Stream stream, copies; // wait at their end, before what their work uses goes
   if (options.device_limit != 0)
     leave_device_memory(options.device_limit, stream.handle);
   // Whatever ends the run, the peaks are told.
@@ -105,12 +118,15 @@ void run(const Options &options, Summary &summary) {
     if (step == options.free_state_at)
       optimizer.drop_state_and_use_its_blocks();
     model.forward_backward(step, optimizer.gradient_factor());
+    CUDA_CHECK(cudaEventRecord(loss_is_there.handle, stream.handle));
     optimizer.step(step);
+    // Whoever waits for the loss does not wait for the optimizer.
+    CUDA_CHECK(cudaStreamWaitEvent(copies.handle, loss_is_there.handle, 0));
     CUDA_CHECK(cudaMemcpyAsync(losses.values + step - 1, model.losses() + step - 1, sizeof(float),
-                               cudaMemcpyDeviceToHost, stream.handle));
+                               cudaMemcpyDeviceToHost, copies.handle));
     if (step % options.sync_every != 0 && step != options.steps)
       continue;
-    CUDA_CHECK(cudaStreamSynchronize(stream.handle));
+    CUDA_CHECK(cudaStreamSynchronize(copies.handle));
     for (; done < step; done++) {
       std::printf("step %" PRIu64 " loss %.9g\n", done + 1,
                   static_cast<double>(losses.values[done]));
@@ -118,6 +134,7 @@ void run(const Options &options, Summary &summary) {
     }
     std::fflush(stdout);
   }
+  CUDA_CHECK(cudaStreamSynchronize(stream.handle));
   summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   if (options.free_unknown) {
