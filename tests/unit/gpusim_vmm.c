@@ -198,7 +198,7 @@ static void test_attributes(void) {
 }
 
 static void test_references(void) {
-  CUdeviceptr address = reserve(PIECE);
+  CUdeviceptr address = reserve(2 * PIECE);
   size_t before, during, after, total;
   CUmemGenericAllocationHandle retained;
   MUST(cuMemGetInfo(&before, &total));
@@ -209,6 +209,8 @@ static void test_references(void) {
   MUST(cuMemRelease(d));
   MUST(cuMemRelease(retained));
   tap_ok(cuMemRelease(d) == CUDA_ERROR_INVALID_VALUE, "a handle can't be released too often");
+  tap_ok(cuMemMap(address + PIECE, PIECE, 0, d, 0) == CUDA_ERROR_INVALID_VALUE,
+         "nor mapped anew once it is released");
   MUST(cuMemGetInfo(&during, &total));
   tap_ok(before - during == PIECE, "released while mapped, memory is kept");
   MUST(cuMemUnmap(address, PIECE));
@@ -217,7 +219,7 @@ static void test_references(void) {
   tap_ok(cuMemRetainAllocationHandle(&retained, (void *)address) == CUDA_ERROR_INVALID_VALUE &&
              cuMemMap(address, PIECE, 0, d, 0) == CUDA_ERROR_INVALID_VALUE,
          "then address and handle mean nothing");
-  MUST(cuMemAddressFree(address, PIECE));
+  MUST(cuMemAddressFree(address, 2 * PIECE));
 }
 
 static void test_sharing(void) {
