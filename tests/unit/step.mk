@@ -1,10 +1,12 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/json.o $(B)/policy/config.o
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_calibrate)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_calibrate shim_worker shim_ring)
 
 $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate: $(B)/shim/probe.o $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
 
 $(STEP_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/lib/tap.h $(SHIM_HDR)
 	@mkdir -p $(@D)

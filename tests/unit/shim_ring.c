@@ -1,0 +1,241 @@
+/* The ring's making: shapes, halving where the device is short, and that a stage that fails leaves nothing behind. The
+   driver is a table of counting functions that fail at a chosen call. */
+#include "shim/process.h"
+#include "shim/ring.h"
+#include "shim/state.h"
+#include "tests/lib/tap.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct driver driver;
+
+/* ---- what ring.c asks of other rooms ---- */
+
+static uint64_t step_now = 1;
+uint64_t state_step(void) {
+  return step_now;
+}
+CUresult process_note_failure(CUresult result, const char *where) {
+  (void)where;
+  return result;
+}
+
+/* ---- the driver ---- */
+
+static size_t device_room, device_used, device_blocks, host_blocks;
+static unsigned host_allocations, fail_host_at, modules_fail;
+static CUcontext current = (CUcontext)0x1000;
+
+static struct {
+  CUdeviceptr at;
+  size_t bytes;
+} blocks[64];
+
+static CUresult mem_alloc(CUdeviceptr *pointer, size_t bytes) {
+  if (device_used + bytes > device_room)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  for (unsigned i = 0; i < 64; i++)
+    if (!blocks[i].at) {
+      *pointer = blocks[i].at = 0x700000000000 + i * (CUdeviceptr)0x100000000;
+      blocks[i].bytes = bytes;
+      device_used += bytes;
+      device_blocks++;
+      return CUDA_SUCCESS;
+    }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+static CUresult mem_free(CUdeviceptr pointer) {
+  for (unsigned i = 0; i < 64; i++)
+    if (blocks[i].at == pointer) {
+      device_used -= blocks[i].bytes;
+      device_blocks--;
+      blocks[i].at = 0;
+      return CUDA_SUCCESS;
+    }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+static CUresult host_alloc(void **pointer, size_t bytes, unsigned flags) {
+  (void)flags;
+  if (++host_allocations == fail_host_at)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *pointer = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  host_blocks++;
+  return CUDA_SUCCESS;
+}
+static CUresult host_free(void *pointer) {
+  free(pointer);
+  host_blocks--;
+  return CUDA_SUCCESS;
+}
+static CUresult get_current(CUcontext *context) {
+  *context = current;
+  return CUDA_SUCCESS;
+}
+static CUresult stream_create(CUstream *stream, unsigned flags, int priority) {
+  (void)priority;
+  static uintptr_t last = 0x2000;
+  *stream = (CUstream)(last += 0x10);
+  return flags == CU_STREAM_NON_BLOCKING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+static CUresult event_create(CUevent *event, unsigned flags) {
+  (void)flags;
+  static uintptr_t last = 0x8000;
+  *event = (CUevent)(last += 0x10);
+  return CUDA_SUCCESS;
+}
+static CUresult module_load(CUmodule *module, const void *image) {
+  *module = (CUmodule)0x9000;
+  return modules_fail || !strstr(image, "off_apply") ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
+}
+static CUresult module_function(CUfunction *function, CUmodule module, const char *name) {
+  (void)module;
+  *function = (CUfunction)(uintptr_t)name;
+  return CUDA_SUCCESS;
+}
+static CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                            unsigned flags) {
+  (void)stream, (void)address, (void)value, (void)flags;
+  return CUDA_SUCCESS;
+}
+
+static unsigned launched_blocks;
+static unsigned char launched_parameters[6][2100];
+static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned bx,
+                       unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                       void **parameters, void **extra) {
+  (void)function, (void)y, (void)z, (void)bx, (void)by, (void)bz, (void)shared, (void)stream,
+      (void)extra;
+  static const size_t sizes[6] = {8, 8, 8, 4, 4, 4};
+  launched_blocks = x;
+  for (unsigned i = 0; i < 6; i++)
+    memcpy(launched_parameters[i], parameters[i], sizes[i]);
+  return CUDA_SUCCESS;
+}
+
+/* ---- tests ---- */
+
+static void test_shapes(void) {
+  bool within = true, whole = true, fits = true;
+  for (size_t bytes = 1000; bytes < (size_t)64 << 20; bytes += 77777) {
+    unsigned slots;
+    size_t elements;
+    if (!ring_shape(bytes, &slots, &elements)) {
+      fits = fits && bytes < ring_bytes(2, CHUNK_ELEMENTS);
+      continue;
+    }
+    within = within && ring_bytes(slots, elements) <= bytes;
+    whole = whole && elements % CHUNK_ELEMENTS == 0 && elements > 0 && (slots == 2 || slots == 4);
+  }
+  tap_ok(within, "a ring never takes more than it was allowed");
+  tap_ok(whole, "a slot holds whole chunks, in two or four slots");
+  tap_ok(fits, "it is refused only where two slots of a chunk don't fit");
+  unsigned slots = 0;
+  size_t elements = 0;
+  ring_shape((size_t)16 << 20, &slots, &elements);
+  tap_ok(slots == 4 && elements >= 7u * CHUNK_ELEMENTS, "16 MiB are four slots of %zu chunks each",
+         elements / CHUNK_ELEMENTS);
+}
+
+static void test_stages(const struct adam_api *api) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = (size_t)16 << 20;
+  device_room = (size_t)3 << 20;
+  struct ring *ring = ring_of_context();
+  tap_ok(ring && ring_of_context() == ring && ring_find(current) == ring, "a context has one ring");
+  tap_ok(ring_open(ring) && ring->gather && ring->apply, "streams, events and kernels are made");
+  const bool staged = ring_stage(ring, &config);
+  tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
+             ring->slot_count >= 2,
+         "where the device is short the ring is halved until it fits: %zu of %zu bytes",
+         device_used, device_room);
+  const size_t staged_bytes = device_used, staged_blocks = device_blocks;
+  device_room = (size_t)64 << 20;
+
+  unsigned kept = 0, tries = 0;
+  for (fail_host_at = 1; fail_host_at < 40; fail_host_at++) {
+    host_allocations = 0;
+    ring->cannot_prepare = false;
+    if (ring_prepare(ring, &config, api))
+      break;
+    tries++;
+    kept += host_blocks != 0 || device_used != staged_bytes || device_blocks != staged_blocks ||
+            ring->worker || !ring->why[0];
+  }
+  tap_ok(tries >= 9 && kept == 0, "a failure at any of %u allocations leaves nothing behind",
+         tries);
+  tap_ok(ring->prepared && ring->worker, "then it is prepared whole");
+  ring_forget(current);
+  tap_ok(!ring_find(current), "a context that ends is forgotten, its worker too");
+}
+
+static void test_refusals(const struct adam_api *api) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = 4096;
+  current = (CUcontext)0x1100;
+  modules_fail = 1;
+  struct ring *ring = ring_of_context();
+  tap_ok(ring_open(ring) && !ring->gather, "without our kernels streaming is still possible");
+  tap_ok(!ring_stage(ring, &config) && strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
+         "staging too small is a sentence: %s", ring->why);
+  config.device_staging.bytes = (size_t)16 << 20;
+  device_room = device_used;
+  step_now = 100;
+  tap_ok(!ring_stage(ring, &config) && strstr(ring->why, "memory"), "so is a full device: %s",
+         ring->why);
+  device_room = (size_t)64 << 20;
+  tap_ok(!ring_stage(ring, &config), "which is not asked again at once");
+  step_now = 120;
+  tap_ok(ring_stage(ring, &config), "but some steps later");
+  tap_ok(!ring_prepare(ring, &config, api) && ring->why[0], "the CPU step needs our kernels: %s",
+         ring->why);
+  ring_forget(current);
+  current = NULL;
+  tap_ok(!ring_of_context(), "without a context there is no ring");
+}
+
+static void test_launches(void) {
+  const struct adam_candidate candidates[] = {{ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE},
+                                              {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED},
+                                              {ADAM_FLOAT, ADAM_W, ADAM_DECAY_UNFUSED},
+                                              {ADAM_DOUBLE, ADAM_W, ADAM_DECAY_FUSED},
+                                              {ADAM_OLD, ADAM_W, ADAM_DECAY_UNFUSED}};
+  struct ring ring = {.apply = (CUfunction)0x10};
+  bool right = true;
+  for (unsigned i = 0; i < 5; i++) {
+    uint32_t decay, expected, count;
+    CUdeviceptr update;
+    ring_apply(&ring, 0x100, 0x2000, 1025, 7, &candidates[i], NULL);
+    memcpy(&update, launched_parameters[1], 8);
+    memcpy(&count, launched_parameters[3], 4);
+    memcpy(&expected, launched_parameters[4], 4);
+    memcpy(&decay, launched_parameters[5], 4);
+    right = right && decay == i && expected == 28 && count == 1025 && update == 0x2000 + 64 &&
+            launched_blocks == 5;
+  }
+  tap_ok(right,
+         "the apply kernel is told the candidate's decay, the slot's status and its elements");
+  const struct adam_candidate l2 = {ADAM_FLOAT, ADAM_L2, ADAM_DECAY_FUSED};
+  uint32_t decay;
+  ring_apply(&ring, 0x100, 0x2000, 1, 1, &l2, NULL);
+  memcpy(&decay, launched_parameters[5], 4);
+  tap_ok(decay == KERNEL_NONE, "L2 decay is in the gradient, not in the apply kernel");
+}
+
+int main(void) {
+  driver.cuMemAlloc_v2 = mem_alloc;
+  driver.cuMemFree_v2 = mem_free;
+  driver.cuMemHostAlloc = host_alloc;
+  driver.cuMemFreeHost = host_free;
+  driver.cuCtxGetCurrent = get_current;
+  driver.cuStreamCreateWithPriority = stream_create;
+  driver.cuEventCreate = event_create;
+  driver.cuModuleLoadData = module_load;
+  driver.cuModuleGetFunction = module_function;
+  driver.cuStreamWriteValue32_v2 = driver.cuStreamWaitValue32_v2 = write_value;
+  driver.cuLaunchKernel = launch;
+  test_shapes();
+  test_stages(offload_adam());
+  test_refusals(offload_adam());
+  test_launches();
+  return tap_done();
+}
