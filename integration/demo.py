@@ -52,11 +52,12 @@ def read_json(path):
 
 def run(name, device_memory, preload, device, options, scratch):
     """One run; a dictionary with the fields of demo.json and, beside them, what only the table and the checks need."""
-    paths = {kind: os.path.join(scratch, kind + ".json") for kind in ("summary", "simulator", "report")}
+    build = os.path.abspath(options.build)
+    paths = {kind: os.path.join(scratch, kind + ".json") for kind in ("summary", "simulator")}
+    paths["report"] = os.path.join(build, "demo-report.json")
     for path in paths.values():
         if os.path.exists(path):
             os.remove(path)
-    build = os.path.abspath(options.build)
     command = [os.path.join(build, "charlm"), os.path.join(ROOT, "integration", "charlm", "text.txt")]
     command += SIZES[device]["arguments"] + COMMON_ARGUMENTS + ["--json", paths["summary"]]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OFFLOAD_", "GPUSIM_")) and k != "LD_PRELOAD"}
