@@ -1,13 +1,19 @@
-/* Who touches watched ranges (those with state or host pieces): streams, for what a move must wait
-   for, and foreign use, for what goes home. Implements the state_foreign_*, state_stream_destroyed
-   and state_forget_functions parts of state.h. Called from any thread; takes the range table's lock
-   only. */
+/* Who touches watched ranges (those with state or host pieces): streams, for what a move must wait for, and foreign use,
+   for what goes home. Implements state_foreign_access and state_stream_destroyed of state.h; the scan of launches is in
+   scan.c. Called from any thread; takes the range table's lock only. */
 #ifndef OFFLOAD_TOUCH_H
 #define OFFLOAD_TOUCH_H
 #include "range.h"
 
 /* A stream is about to work on the range. 0 counts as the legacy stream. */
 void touch_stream(struct range *, CUstream stream);
+
+/* For those who hold the range table. Whether a range is watched; a foreign touch on a stream; the pieces of [from, to), or
+   from an address to the end of the known state that it lies in, as touched: true when one of them is on the host. */
+bool touch_watched(const struct range *);
+void touch_range(struct range *, CUstream stream);
+bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
+bool touch_mark_state(struct range *, uintptr_t address);
 
 /* Streams destroyed while work of theirs on watched ranges may be pending: one event each. The
    caller waits for them and gives them back with touch_orphan_done; at most `limit` are handed out.

@@ -1,0 +1,258 @@
+/* The scan of a launch's parameters for addresses of watched ranges (state_foreign_launch of state.h).
+
+   Every aligned 8-byte word of every parameter is read: pointers lie there, also those in structs passed by value. A pointer
+   into a watched range
+   - notes the stream, whatever part of the range it is: moving waits for it;
+   - marks as foreign-touched the pieces from the pointer to the end of the known state that it lies in, or its own piece
+     where nothing is known. What a kernel reaches beyond is not seen; such memory goes home when a step leaves it out.
+   Structs larger than WEAK_BYTES only note the stream: multi-tensor launches pass lists on the stack whose unused tail
+   still holds addresses of an earlier launch, of moments above all, and these would go home at every step. */
+#include "../policy/report.h"
+#include "driver.h"
+#include "quiet.h"
+#include "state.h"
+#include "touch.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WEAK_BYTES = 1024, FUNCTION_SLOTS = 4096, FUNCTION_PROBES = 16 };
+
+/* ---- parameter sizes of functions ---- */
+
+/* Made once, never changed but for `generation`, never freed: a reader may hold one. Their number
+   is bounded by the functions that ever were, since a handle that comes again finds its old entry.
+ */
+struct parameters {
+  CUfunction function;
+  _Atomic uint64_t generation;
+  struct parameters *older; /* same handle, other sizes */
+  uint32_t count;
+  uint32_t bytes[];
+};
+
+static _Atomic(struct parameters *) functions[FUNCTION_SLOTS];
+static _Atomic uint64_t generation = 1;
+static pthread_mutex_t functions_mutex = PTHREAD_MUTEX_INITIALIZER; /* writers */
+
+void state_forget_functions(void) {
+  atomic_fetch_add(&generation, 1);
+}
+
+static size_t function_slot(CUfunction function) {
+  return (size_t)(((uintptr_t)function >> 4) * 0x9e3779b97f4a7c15u >> 52) % FUNCTION_SLOTS;
+}
+
+/* Size of a parameter; 0 past the last. A kernel may come in place of a function (cuda.h,
+   cuLaunchKernel): only the first parameter is asked for both ways. */
+static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
+  size_t offset, bytes;
+  if (!*kernel && driver.cuFuncGetParamInfo &&
+      !driver.cuFuncGetParamInfo(function, i, &offset, &bytes))
+    return bytes;
+  *kernel |= i == 0;
+  if (*kernel && driver.cuKernelGetParamInfo &&
+      !driver.cuKernelGetParamInfo((CUkernel)function, i, &offset, &bytes))
+    return bytes;
+  return 0;
+}
+
+static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
+  uint32_t count = 0, room = 16;
+  bool kernel = false;
+  struct parameters *made = malloc(sizeof *made + room * sizeof made->bytes[0]);
+  for (size_t bytes; made && (bytes = parameter_bytes(function, count, &kernel)) != 0;) {
+    if (count == room) {
+      room *= 2;
+      struct parameters *grown = realloc(made, sizeof *made + room * sizeof made->bytes[0]);
+      if (!grown)
+        free(made);
+      made = grown;
+      if (!made)
+        break;
+    }
+    made->bytes[count++] = bytes > UINT32_MAX ? 0 : (uint32_t)bytes;
+  }
+  if (!made)
+    return NULL;
+  made->function = function;
+  made->count = count;
+  made->older = NULL;
+  atomic_init(&made->generation, now);
+  return made;
+}
+
+/* The entry for a function that no reader found: asks the driver, then inserts or renews one. NULL:
+ * table full there. */
+static const struct parameters *learn_parameters(CUfunction function, uint64_t now) {
+  struct parameters *made = ask_parameters(function, now);
+  const struct parameters *result = made;
+  if (!made)
+    return NULL;
+  pthread_mutex_lock(&functions_mutex);
+  for (size_t probe = 0; probe < FUNCTION_PROBES; probe++) {
+    _Atomic(struct parameters *) *slot =
+        &functions[(function_slot(function) + probe) % FUNCTION_SLOTS];
+    struct parameters *first = atomic_load_explicit(slot, memory_order_relaxed);
+    if (first && first->function != function)
+      continue;
+    struct parameters *same = first;
+    while (same && (same->count != made->count ||
+                    memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
+      same = same->older;
+    if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
+      atomic_store_explicit(&same->generation, now, memory_order_release);
+      free(made);
+      result = same;
+    } else {
+      made->older = first;
+      atomic_store_explicit(slot, made, memory_order_release); /* its content before the pointer */
+    }
+    pthread_mutex_unlock(&functions_mutex);
+    return result;
+  }
+  pthread_mutex_unlock(&functions_mutex);
+  free(made);
+  report_reason(
+      "more kernels than fit the scan's table: some launches are not looked at for state");
+  return NULL;
+}
+
+static const struct parameters *find_parameters(CUfunction function) {
+  const uint64_t now = atomic_load_explicit(&generation, memory_order_relaxed);
+  for (size_t probe = 0; probe < FUNCTION_PROBES; probe++) {
+    const struct parameters *entry = atomic_load_explicit(
+        &functions[(function_slot(function) + probe) % FUNCTION_SLOTS], memory_order_acquire);
+    if (!entry)
+      break;
+    for (; entry && entry->function == function; entry = entry->older)
+      if (atomic_load_explicit(&entry->generation, memory_order_acquire) == now)
+        return entry;
+  }
+  CUstreamCaptureMode mode = quiet_begin();
+  const struct parameters *learnt = learn_parameters(function, now);
+  quiet_end(mode);
+  return learnt;
+}
+
+/* ---- launches ---- */
+
+struct scan {
+  CUstream stream;
+  uintptr_t low, high; /* of watched ranges */
+  bool held;           /* the table's lock */
+  bool host;           /* a piece on the host was touched */
+  struct range *range; /* the last one found, */
+  uintptr_t from, to;  /* and the addresses for which that is the answer */
+};
+
+static void hit(struct scan *scan, uintptr_t address, bool weak) {
+  if (!scan->held) {
+    range_table_hold();
+    scan->held = true;
+  }
+  if (address - scan->from >= scan->to - scan->from || scan->from == scan->to) {
+    scan->range = range_held(address);
+    scan->from = scan->range ? scan->range->base : address;
+    scan->to = scan->range ? scan->range->base + scan->range->bytes : address + 1;
+    if (scan->range && !touch_watched(scan->range))
+      scan->range = NULL;
+    if (scan->range)
+      touch_range(scan->range, scan->stream);
+  }
+  if (scan->range && !weak)
+    scan->host |= touch_mark_state(scan->range, address);
+}
+
+/* Pointers are rare among parameters, and large structs are mostly zero: blocks are first asked, 16 bytes at a time, whether
+   the upper half of any word could belong to a watched address. A lane that holds a lower half has an empty interval. */
+enum { BLOCK_BYTES = 256 };
+typedef uint32_t lanes __attribute__((vector_size(16)));
+typedef int32_t signed_lanes __attribute__((vector_size(16)));
+
+struct upper_halves {
+  lanes from; /* so much less: from the smallest upper half on values count up from INT32_MIN */
+  signed_lanes below; /* the first value that is too large */
+};
+
+static struct upper_halves upper_halves(uintptr_t low, uintptr_t high) {
+  const uint32_t from = (uint32_t)(low >> 32), count = (uint32_t)((high - 1) >> 32) - from + 1;
+  const uint32_t bias = 0x80000000u;
+  const int32_t below = (int32_t)(bias + count);
+  return (struct upper_halves){{0, from - bias, 0, from - bias},
+                               {INT32_MIN, below, INT32_MIN, below}};
+}
+
+static bool block_may_hit(const char *at, const struct upper_halves *halves) {
+  signed_lanes any = {0};
+  for (size_t i = 0; i < BLOCK_BYTES; i += sizeof(lanes)) {
+    lanes words;
+    memcpy(&words, at + i, sizeof words); /* the program's copy need not be aligned */
+    any |= (signed_lanes)(words - halves->from) < halves->below;
+  }
+  uint64_t folded[2];
+  memcpy(folded, &any, sizeof folded);
+  return (folded[0] | folded[1]) != 0;
+}
+
+static void scan_words(struct scan *scan, const char *at, size_t bytes, bool weak) {
+  const uintptr_t from = scan->low, span = scan->high - scan->low;
+  for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
+    uint64_t word;
+    memcpy(&word, at + i, sizeof word);
+    if (__builtin_expect(word - from < span, 0))
+      hit(scan, word, weak);
+  }
+}
+
+static void scan_bytes(struct scan *scan, const void *data, size_t bytes) {
+  const char *at = data;
+  const bool weak = bytes > WEAK_BYTES;
+  if (bytes >= BLOCK_BYTES) {
+    const struct upper_halves halves = upper_halves(scan->low, scan->high);
+    for (; bytes >= BLOCK_BYTES; at += BLOCK_BYTES, bytes -= BLOCK_BYTES)
+      if (__builtin_expect(block_may_hit(at, &halves), 0))
+        scan_words(scan, at, BLOCK_BYTES, weak);
+  }
+  scan_words(scan, at, bytes, weak);
+}
+
+static void scan_extra(struct scan *scan, void **extra) {
+  const void *buffer = NULL;
+  size_t bytes = 0;
+  for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+    if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      buffer = extra[i + 1];
+    else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      bytes = *(const size_t *)extra[i + 1];
+    else
+      return; /* a tag of a later driver: where the list ends isn't known */
+  }
+  if (buffer)
+    scan_bytes(scan, buffer, bytes);
+}
+
+void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
+                          void **extra) {
+  struct scan scan = {.stream = stream};
+  range_watched(&scan.low, &scan.high);
+  if (scan.low >= scan.high)
+    return;
+  if (extra && !kernel_parameters) {
+    scan_extra(&scan, extra);
+  } else if (kernel_parameters) {
+    if (!driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo) {
+      report_reason("launches are not scanned for state: this driver doesn't tell parameter sizes "
+                    "(CUDA 12.4 or later does)");
+      return;
+    }
+    const struct parameters *sizes = find_parameters(function);
+    for (uint32_t i = 0; sizes && i < sizes->count; i++)
+      if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
+        scan_bytes(&scan, kernel_parameters[i], sizes->bytes[i]);
+  }
+  if (scan.held)
+    range_table_release();
+  if (scan.host)
+    report_add(foreign_touches, 1);
+}
