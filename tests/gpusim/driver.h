@@ -162,6 +162,8 @@ void gpusim_memory_changed(void);
 
 void gpusim_region_start(void);
 bool gpusim_region_contains(uintptr_t address);
+/* Whatever was open there is gone, and its pages given back. */
+bool gpusim_close_pages(void *at, size_t bytes);
 /* A hole in the device address region, marked taken until given back; 0 when there is none. Memory
  * lock held. */
 uintptr_t gpusim_address_take(size_t bytes, size_t alignment, uintptr_t hint);

@@ -84,6 +84,14 @@ uint8_t *gpusim_backing(uintptr_t address) {
   return (uint8_t *)(gpusim_region_contains(address) ? address + region_bytes : address);
 }
 
+bool gpusim_close_pages(void *at, size_t bytes) {
+  if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+      MAP_FAILED)
+    return true;
+  gpusim_trace(0, "%zu bytes could not be closed: with many pieces, raise vm.max_map_count", bytes);
+  return false;
+}
+
 GPUSIM_EXPORT void *gpusim_host_view(void *device_pointer) {
   return gpusim_backing((uintptr_t)device_pointer);
 }
@@ -275,9 +283,7 @@ CUresult gpusim_allocate(CUcontext context, enum gpusim_block_kind kind, size_t 
 static void free_block(struct gpusim_block *block) {
   gpusim_table_remove(&gpusim_blocks, &block->span);
   if (block->kind == BLOCK_DEVICE) {
-    /* closed again, and the pages given back */
-    mmap(gpusim_backing(block->span.low), block->mapped_bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    gpusim_close_pages(gpusim_backing(block->span.low), block->mapped_bytes);
     gpusim_address_give(block->span.low);
   } else if (block->kind != BLOCK_REGISTERED) {
     munmap((void *)block->span.low, block->mapped_bytes);

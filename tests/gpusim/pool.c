@@ -221,7 +221,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
   CUcontext context;
-  CUmemoryPool pool;
+  CUmemoryPool pool = NULL;
   CUresult result = gpusim_enter(&context);
   if (result == CUDA_SUCCESS)
     result = cuDeviceGetMemPool(&pool, context->device);

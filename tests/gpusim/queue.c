@@ -243,7 +243,7 @@ static void *stream_thread(void *argument) {
     struct operation *operation = stream->head;
     if (operation == NULL)
       break;
-    wait_for_dispatch(operation);
+    wait_for_dispatch(operation); // NOLINT(clang-analyzer-unix.Malloc): we hold a reference
     bool skip = failed(stream->context);
     gpusim_unlock();
     if (!skip)

@@ -69,8 +69,7 @@ void gpusim_memory_static_free(uintptr_t address) {
     struct chunk *chunk = *link;
     if (--chunk->variables == 0) {
       *link = chunk->next;
-      mmap(gpusim_backing(chunk->low), chunk->bytes, PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      gpusim_close_pages(gpusim_backing(chunk->low), chunk->bytes);
       gpusim_address_give(chunk->low);
       free(chunk);
     }

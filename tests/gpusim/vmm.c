@@ -17,11 +17,6 @@ static bool aligned(uintptr_t address, size_t bytes) {
          bytes % gpusim_settings.granularity == 0;
 }
 
-static bool close_pages(void *at, size_t bytes) {
-  return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-              0) != MAP_FAILED;
-}
-
 static bool open_pages(void *at, const struct gpusim_block *block, int protection) {
   if (mmap(at, block->span.bytes, protection, MAP_SHARED | MAP_FIXED, block->handle->fd,
            (off_t)block->handle->offset) != MAP_FAILED)
@@ -132,9 +127,9 @@ static bool whole_mappings(uintptr_t pointer, size_t bytes, size_t *first, size_
 }
 
 static void unmap(struct gpusim_block *block) {
-  close_pages(gpusim_backing(block->span.low), block->span.bytes);
+  gpusim_close_pages(gpusim_backing(block->span.low), block->span.bytes);
   if (block->host_access != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-    close_pages((void *)block->span.low, block->span.bytes);
+    gpusim_close_pages((void *)block->span.low, block->span.bytes);
   gpusim_table_remove(&gpusim_blocks, &block->span);
   block->handle->mappings--;
   gpusim_handle_collect(block->handle);
@@ -190,7 +185,7 @@ static CUresult check_access(const CUmemAccessDesc *access, size_t first, size_t
 static CUresult set_host_access(struct gpusim_block *block, CUmemAccess_flags flags) {
   int protection = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
   bool done = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE
-                  ? close_pages((void *)block->span.low, block->span.bytes)
+                  ? gpusim_close_pages((void *)block->span.low, block->span.bytes)
                   : open_pages((void *)block->span.low, block, protection);
   if (!done)
     return CUDA_ERROR_OUT_OF_MEMORY;
