@@ -178,6 +178,7 @@ static bool add_ptx(struct gpusim_image *image, char *ptx) {
       memcpy(k->parameters, f->parameters, (size_t)f->parameter_count * sizeof *k->parameters);
     k->parameter_bytes = f->parameter_bytes;
     k->static_shared_bytes = f->static_shared_bytes;
+    k->architecture = module->architecture;
     k->max_threads = f->max_threads ? f->max_threads : 1024;
     if (f->required_block[0])
       k->max_threads = f->required_block[0] * f->required_block[1] * f->required_block[2];

@@ -118,7 +118,10 @@ bool gpusim_cubin_read(struct gpusim_image *image, const uint8_t *bytes, size_t 
     gpusim_trace(0, "a cubin whose headers don't fit its %zu bytes", size);
     return false;
   }
-  int count = ((const Elf64_Ehdr *)(const void *)bytes)->e_shnum;
+  const Elf64_Ehdr *h = (const void *)bytes;
+  int count = h->e_shnum;
+  /* CUDA 13 moved the architecture up by a byte, with ABI version 8 */
+  uint32_t architecture = h->e_flags >> (h->e_ident[EI_ABIVERSION] >= 8 ? 8 : 0) & 0xff;
   for (int i = 0; i < count; i++) {
     const Elf64_Shdr *s = &elf.sections[i];
     const char *name = name_after(&elf, s, ".text.");
@@ -131,6 +134,7 @@ bool gpusim_cubin_read(struct gpusim_image *image, const uint8_t *bytes, size_t 
                *shared = name_after(&elf, s, ".nv.shared.");
     if (info) {
       struct gpusim_kernel *kernel = gpusim_image_add(image, info, strlen(info));
+      kernel->architecture = architecture;
       attributes(kernel, bytes + s->sh_offset, bytes + s->sh_offset + s->sh_size);
     } else if (shared) {
       gpusim_image_add(image, shared, strlen(shared))->static_shared_bytes = (uint32_t)s->sh_size;

@@ -194,6 +194,7 @@ struct ptx_module {
   struct ptx_symbols symbols;
   struct gpusim_global *globals;
   uint32_t shared_bytes, dynamic_alignment;
+  uint32_t architecture; /* .target sm_90: 90 */
 };
 /* Takes `code` (allocated) over. NULL with `error` set when the text isn't PTX that can be read. */
 struct ptx_module *ptx_module_parse(char *code, char *error, size_t error_bytes);
@@ -391,6 +392,8 @@ void ptx_fail(struct ptx_team *, const struct ptx_instruction *, uint32_t lane, 
    exec rooms are built once per instruction set; the best that this CPU has is chosen on the first
    call. */
 ptx_handler ptx_select(const struct ptx_instruction *);
+/* For tests: use the build for any CPU, or again the best one. */
+void ptx_select_plain(bool);
 ptx_handler ptx_select_memory(const struct ptx_instruction *);
 /* Waits are over: all of `members` (a mask over the warp that starts at lane `warp`) stand at this
  * instruction. */

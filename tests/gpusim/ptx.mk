@@ -16,3 +16,43 @@ $(PTX_AVX2_OBJECTS): $(GPUSIM)/driver/avx2/%.o: tests/gpusim/%.c
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -MMD -MP $(PTX_EXACT) -march=x86-64-v3 -DPTX_VARIANT=avx2 -c -o $@ $<
 GPUSIM_OBJECTS += $(PTX_AVX2_OBJECTS)
 endif
+
+# Kernels of the tests. The fatbins hold code for several architectures, in each of the ways in which nvcc packs it.
+PTX_KERNELS := $(GPUSIM)/kernels
+PTX_FATBIN := -fatbin -gencode arch=compute_75,code=compute_75 -gencode arch=compute_80,code=compute_80 \
+  -gencode arch=compute_100,code=compute_100 -gencode arch=compute_90,code=sm_90
+$(PTX_KERNELS)/%.ptx: tests/gpusim/kernels/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -ptx -arch=compute_80 -o $@ $<
+$(PTX_KERNELS)/control.ptx: tests/gpusim/kernels/control.ptx
+	@mkdir -p $(@D)
+	cp $< $@
+# The same kernels under another file name, so that anonymous namespaces get another hash.
+$(PTX_KERNELS)/renamed/images.ptx: tests/gpusim/kernels/images.cu
+	@mkdir -p $(@D)
+	cp $< $(@D)/other_name.cu
+	$(NVCC) -std=c++17 -ptx -arch=compute_80 -o $@ $(@D)/other_name.cu
+$(PTX_KERNELS)/images.cubin: tests/gpusim/kernels/images.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -cubin -arch=sm_90 -o $@ $<
+$(PTX_KERNELS)/images_100.cubin: tests/gpusim/kernels/images.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -cubin -arch=sm_100 -o $@ $<
+$(PTX_KERNELS)/images_plain.fatbin: PTX_COMPRESS := none
+$(PTX_KERNELS)/images_zstd.fatbin: PTX_COMPRESS := size
+$(PTX_KERNELS)/images_lz4.fatbin: PTX_COMPRESS := speed
+$(PTX_KERNELS)/images_%.fatbin: tests/gpusim/kernels/images.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 $(PTX_FATBIN) --compress-mode=$(PTX_COMPRESS) -o $@ $<
+PTX_TEST_FILES := $(addprefix $(PTX_KERNELS)/,programs.ptx control.ptx renamed/images.ptx images.cubin images_100.cubin \
+  images_plain.fatbin images_zstd.fatbin images_lz4.fatbin)
+
+# The interpreter alone, without the driver: tests/unit/gpusim_ptx.h stands in for memory and settings.
+PTX_TESTS := $(B)/tests/unit/gpusim_ptx $(B)/tests/unit/gpusim_ptx_arithmetic
+PTX_OBJECTS := $(patsubst tests/gpusim/%.c,$(GPUSIM)/driver/%.o,$(wildcard tests/gpusim/ptx_*.c tests/gpusim/image*.c)) \
+  $(PTX_AVX2_OBJECTS)
+UNIT_TESTS += $(PTX_TESTS)
+$(B)/tests/unit/gpusim_ptx: $(PTX_TEST_FILES)
+$(PTX_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/gpusim_ptx.h tests/unit/gpusim_ptx_checks.def tests/lib/tap.h $(PTX_OBJECTS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -ffp-contract=off -o $@ $< $(PTX_OBJECTS) -ldl -lpthread -lm

@@ -11,7 +11,8 @@
 /* A function's place in the program. */
 struct ptx_frame {
   struct ptx_function *function;
-  bool finished; /* false while its own body is being read: a call of it is recursion */
+  bool
+      finished; /* false while its own body is being read: a call of it is recursion, unsupported */
   uint32_t start, parameters_at, result_at, return_register;
 };
 struct fixup { /* a jump to a label that may not have been met yet */
@@ -415,18 +416,21 @@ static void call(struct ptx_decoder *d, struct ptx_instruction *i) {
   }
   struct ptx_word name = ptx_word_read(p);
   struct ptx_function *callee = ptx_function_named(d->parser.module, name);
-  if (!callee || !callee->has_body || callee->refused) {
-    char why[256];
-    snprintf(why, sizeof why,
-             callee && callee->refused ? "call of %.*s, which has an unknown directive"
-             : callee                  ? "call of %.*s, which has no body"
-                                       : "indirect call through %.*s",
-             name.length > 120 ? 120 : (int)name.length, name.text);
+  const char *why = !callee             ? "indirect call through"
+                    : !callee->has_body ? "call of a function without a body:"
+                    : callee->refused   ? "call of a function with an unknown directive:"
+                                        : NULL;
+  uint32_t index = why ? 0 : function_place(d, callee);
+  if (!why && !p->failed && !d->frames[index].finished)
+    why = "call of a function that is running, recursion:";
+  if (why) {
+    char message[256];
+    snprintf(message, sizeof message, "%s %.*s", why, name.length > 120 ? 120 : (int)name.length,
+             name.text);
     ptx_skip_past(p, ';');
-    emit_unsupported(d, i, why);
+    emit_unsupported(d, i, message);
     return;
   }
-  uint32_t index = function_place(d, callee);
   if (p->failed)
     return;
   struct ptx_frame frame = d->frames[index];
@@ -769,12 +773,8 @@ static void function_body(struct ptx_decoder *d, uint32_t index) {
 /* The frame of a function, its body decoded. */
 static uint32_t function_place(struct ptx_decoder *d, struct ptx_function *function) {
   for (uint32_t k = 0; k < d->frame_count; k++)
-    if (d->frames[k].function == function) {
-      if (!d->frames[k].finished)
-        ptx_error(&d->parser, "%.200s calls itself, which the interpreter doesn't support",
-                  function->name);
+    if (d->frames[k].function == function)
       return k;
-    }
   d->frames = ptx_grow(d->frames, d->frame_count, &d->frame_capacity, sizeof *d->frames);
   uint32_t index = d->frame_count++;
   struct ptx_frame *frame = &d->frames[index];

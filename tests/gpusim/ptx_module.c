@@ -113,10 +113,10 @@ static uint64_t initial_value(struct ptx_parser *p, enum ptx_type type) {
   if (!symbol || symbol->space == PTX_SHARED)
     ptx_error(p, "'%.*s' can't initialize a variable", (int)word.length, word.text);
   value = symbol ? symbol->at : 0;
-  if (ptx_eat(p, '+'))
-    value += integer(p);
   if (generic && !ptx_eat(p, ')'))
     ptx_error(p, ") is expected after generic(");
+  if (ptx_eat(p, '+'))
+    value += integer(p);
   return value;
 }
 
@@ -298,7 +298,9 @@ static void body_skip(struct ptx_parser *p, struct ptx_function *function) {
         shared_line(p, function);
       break;
     case '/':
-      if (p->at[1] == '/' || p->at[1] == '*')
+      if (p->at[1] == '/') /* not the end of the line: that is a case of its own */
+        p->at += strcspn(p->at, "\n");
+      else if (p->at[1] == '*')
         ptx_space_skip(p);
       else
         p->at++;
@@ -369,8 +371,12 @@ static void top_level(struct ptx_parser *p) {
     }
     if (ptx_word_is(word, ".visible") || ptx_word_is(word, ".weak") || ptx_word_is(word, ".common"))
       continue;
-    if (ptx_word_is(word, ".version") || ptx_word_is(word, ".target") ||
-        ptx_word_is(word, ".file")) {
+    if (ptx_word_is(word, ".version") || ptx_word_is(word, ".file")) {
+      p->at += strcspn(p->at, "\n");
+    } else if (ptx_word_is(word, ".target")) {
+      struct ptx_word target = ptx_word_read(p);
+      if (target.length > 3 && !strncmp(target.text, "sm_", 3))
+        p->module->architecture = (uint32_t)strtoul(target.text + 3, NULL, 10);
       p->at += strcspn(p->at, "\n");
     } else if (ptx_word_is(word, ".address_size")) {
       if (integer(p) != 64)

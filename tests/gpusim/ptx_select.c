@@ -21,9 +21,15 @@ ROOMS(base)
 ROOMS(avx2)
 #endif
 
+static bool plain; /* set by tests only, before they load an image */
+
+void ptx_select_plain(bool on) {
+  plain = on;
+}
+
 static const struct rooms *best(void) {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+  if (!plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
     return &rooms_avx2;
 #endif

@@ -1,0 +1,101 @@
+/* What the interpreter needs of the rest of the simulator, small enough to be seen through: device memory is a list of
+   blocks with addresses that mean nothing to the CPU. Included by gpusim_ptx.c, once. */
+#ifndef GPUSIM_PTX_TEST_H
+#define GPUSIM_PTX_TEST_H
+#include "tests/gpusim/internal.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gpusim_settings gpusim_settings = {
+#define SWITCH(field, NAME, type, initial, help) .field = initial,
+#include "tests/gpusim/switches.def"
+#undef SWITCH
+};
+
+struct block {
+  uintptr_t address;
+  size_t bytes;
+  uint8_t *backing;
+  bool writable;
+};
+static struct block blocks[256];
+static int block_count;
+static uint64_t generation = 1;
+static uintptr_t next_address = 0x10000000000u;
+static char last_trace[1024];
+
+static uintptr_t device_new(size_t bytes) {
+  struct block *b = &blocks[block_count++];
+  if (block_count > 256)
+    abort();
+  *b = (struct block){next_address, bytes, calloc(1, bytes ? bytes : 1), true};
+  next_address += (bytes + 0x10000) & ~(uintptr_t)0xfff;
+  generation++;
+  return b->address;
+}
+static void device_reset(void) {
+  while (block_count)
+    free(blocks[--block_count].backing);
+  generation++;
+}
+static struct block *block_of(uintptr_t address) {
+  for (int i = 0; i < block_count; i++)
+    if (address - blocks[i].address < blocks[i].bytes)
+      return &blocks[i];
+  return NULL;
+}
+uint8_t *gpusim_backing(uintptr_t address) {
+  struct block *b = block_of(address);
+  return b ? b->backing + (address - b->address) : NULL;
+}
+bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr_t *high,
+                          bool *writable) {
+  struct block *b = block_of(address);
+  if (!b || device)
+    return false;
+  *low = b->address;
+  *high = b->address + b->bytes;
+  *writable = b->writable;
+  return true;
+}
+uint64_t gpusim_memory_generation(void) {
+  return generation;
+}
+uintptr_t gpusim_memory_static(size_t bytes, size_t alignment) {
+  (void)alignment; /* addresses are multiples of 4096 */
+  return device_new(bytes);
+}
+void gpusim_memory_static_free(uintptr_t address) {
+  (void)address; /* device_reset */
+}
+static uint64_t instructions;
+void gpusim_count(enum gpusim_counter counter, uint64_t add) {
+  if (counter == GPUSIM_COUNT_interpreted_instructions)
+    instructions += add;
+}
+void gpusim_trace(int level, const char *format, ...) {
+  va_list args;
+  if (level > gpusim_settings.trace && level > 0)
+    return;
+  va_start(args, format);
+  vsnprintf(last_trace, sizeof last_trace, format, args);
+  va_end(args);
+}
+static void *host(uintptr_t address) {
+  return gpusim_backing(address);
+}
+static char launch_error[1024];
+/* Parameters are given as pointers, as in cuLaunchKernel. */
+static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads, void **arguments) {
+  uint8_t *packed = calloc(1, kernel->parameter_bytes + 1u);
+  for (int i = 0; i < kernel->parameter_count; i++)
+    memcpy(packed + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);
+  struct gpusim_launch shape = {{grid, 1, 1}, {threads, 1, 1}, 0, 0, kernel->name};
+  launch_error[0] = 0;
+  int result = gpusim_kernel_run(kernel, packed, &shape, launch_error, sizeof launch_error);
+  free(packed);
+  return result;
+}
+#endif
