@@ -64,6 +64,7 @@ struct gpusim_kernel {
   struct gpusim_parameter *parameters;
   uint32_t parameter_bytes, static_shared_bytes, max_threads;
   int32_t max_dynamic_shared_bytes;
+  uint32_t architecture; /* that its PTX or machine code was made for: 90 = 9.0 */
   bool from_ptx;
   struct ptx_function *ptx;
 };

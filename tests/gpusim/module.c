@@ -359,6 +359,8 @@ static CUresult get_attribute(int *value, CUfunction_attribute attribute, const 
     *value = 32;
     break;
   case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    *value = (int)k->architecture;
+    break;
   case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
     *value = gpusim_settings.compute_capability;
     break;
