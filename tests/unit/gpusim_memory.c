@@ -68,6 +68,25 @@ static void test_free_waits(void) {
   MUST(cuStreamDestroy(stream));
 }
 
+static void *open_later(void *argument) {
+  pause_ms(30);
+  open_gate(*(struct gate *)argument);
+  return NULL;
+}
+
+/* Whether a copy queued behind a gate returns only after the gate was opened, by another thread. */
+static bool copy_waits(void *to, CUdeviceptr from, CUstream stream) {
+  struct gate gate = new_gate();
+  pthread_t thread;
+  hold(gate, stream);
+  pthread_create(&thread, NULL, open_later, &gate);
+  MUST(cuMemcpyAsync((CUdeviceptr)to, from, 4096, stream));
+  bool waited = __atomic_load_n(gate.word, __ATOMIC_ACQUIRE) == 1;
+  pthread_join(thread, NULL);
+  MUST(cuStreamSynchronize(stream));
+  return waited;
+}
+
 static void test_copies(void) {
   CUdeviceptr a, b;
   CUstream stream;
@@ -87,8 +106,8 @@ static void test_copies(void) {
   memset(pageable, 0xff, sizeof pageable);
   open_gate(gate);
   MUST(cuMemcpyDtoHAsync(back, a, 4096, stream));
-  tap_ok(back[1] == 1 && back[1023] == 1023,
-         "a pageable source is taken at the call; a copy to pageable memory waits");
+  tap_ok(back[1] == 1 && back[1023] == 1023, "a pageable source is taken at the call");
+  tap_ok(copy_waits(back, a, stream), "a copy to pageable memory waits");
 
   close_gate(gate);
   hold(gate, stream);
@@ -111,8 +130,9 @@ static void test_copies(void) {
          "nor does the fill, and both keep their order");
 
   pinned[1023] = 99;
-  MUST(cuMemcpyAsync((CUdeviceptr)pinned_too, (CUdeviceptr)pinned, 4096, stream));
-  tap_ok(pinned_too[1023] == 99, "a copy from host to host blocks the caller");
+  tap_ok(copy_waits(pinned_too, (CUdeviceptr)pinned, stream) && pinned_too[1023] == 99,
+         "a copy from host to host blocks the caller");
+  tap_ok(!copy_waits(pinned_too, a, stream), "one from the device to pinned memory doesn't");
 
   tap_ok(cuMemcpyHtoD(a, pageable, 4097) == CUDA_ERROR_INVALID_VALUE,
          "a copy beyond an allocation is refused");
