@@ -57,7 +57,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
   }
   if (!inside)
     return 0;
-  question->kind = ours ? CALLER_TRANSPARENT : caller_classify(info->dlpi_name);
+  question->kind = ours ? CALLER_OURS : caller_classify(info->dlpi_name);
   return 1;
 }
 
@@ -95,9 +95,11 @@ bool caller_allowed(void) {
     return false;
   }
   dl_iterate_phdr(read_generation, &generation);
+  bool begun = false; /* frames before ours are backtrace's own (a sanitizer stands before it) */
   for (int i = 0; i < depth; i++) {
     enum caller_kind kind = kind_of((uintptr_t)frames[i], generation);
-    if (kind != CALLER_TRANSPARENT)
+    begun = begun || kind == CALLER_OURS;
+    if (begun && kind != CALLER_OURS && kind != CALLER_TRANSPARENT)
       return kind == CALLER_ALLOWED;
   }
   return false;

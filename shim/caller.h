@@ -14,6 +14,6 @@ void caller_prepare(void);
 bool caller_allowed(void);
 
 /* Of a module's path; "" is the main executable. For tests. */
-enum caller_kind { CALLER_TRANSPARENT, CALLER_ALLOWED, CALLER_OTHER };
+enum caller_kind { CALLER_OURS, CALLER_TRANSPARENT, CALLER_ALLOWED, CALLER_OTHER };
 enum caller_kind caller_classify(const char *path);
 #endif
