@@ -13,7 +13,7 @@ PROGRAMS=$BUILD/test/interposition
 SANITIZER=$(sed -n "s/^sanitizer='\(.*\)'$/\1/p" "$SIM")
 PRELOAD=${SANITIZER:+$SANITIZER:}$LIB
 # What a sanitized library may open beyond a plain one, as a pattern; otherwise nothing.
-SANITIZED=${SANITIZER:+'libstdc++\.so|libubsan\.so|libgcc_s\.so|libm\.so|/proc/self/'}
+SANITIZED=${SANITIZER:+'libstdc[+][+]|libubsan\.so|libgcc_s\.so|libm\.so|/proc/self/'}
 
 setup() {
   export GPUSIM_GRANULARITY=16KiB
