@@ -6,3 +6,7 @@ POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 $(B)/policy/%.o: policy/%.c $(POLICY_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -c $< -o $@
+
+$(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/config.o
+	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ -o $@
+ALL += $(B)/offload

@@ -1,0 +1,14 @@
+/* Whether a program can carry a preloaded library at all, told from its file before it runs. Called by offload.c. */
+#ifndef OFFLOAD_INSPECT_H
+#define OFFLOAD_INSPECT_H
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Finds `command` as execvp does (PATH, unless it has a slash). False with errno when there is none that may be run. */
+bool inspect_find(const char *command, char *path, size_t path_bytes);
+
+/* True when the dynamic linker will take LD_PRELOAD for this file (an interpreted script: for its interpreter). Else false
+   with the reason as a sentence without a subject: "is statically linked". What can't be read is given the benefit of the
+   doubt. */
+bool inspect_preloadable(const char *path, char *reason, size_t reason_bytes);
+#endif

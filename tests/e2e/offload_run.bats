@@ -1,0 +1,225 @@
+#!/usr/bin/env bats
+# `offload run`: what it preloads, what it says, and that it gets out of the way. A small library of our own stands in for
+# liboffload.so where a program must tell whether it was loaded.
+
+BUILD=${OFFLOAD_TEST_BUILD:-$BATS_TEST_DIRNAME/../../build}
+OFFLOAD=$BUILD/offload
+
+setup_file() {
+  export FILES=$BATS_FILE_TMPDIR
+  ${CC:-gcc} -shared -fPIC "$BATS_TEST_DIRNAME/../unit/preload_me.c" -o "$FILES/mark.so"
+  printf 'int main(void) { return 7; }\n' >"$FILES/seven.c"
+  ${CC:-gcc} -static "$FILES/seven.c" -o "$FILES/static"
+  ${CC:-gcc} "$FILES/seven.c" -o "$FILES/dynamic"
+  mkdir -p "$FILES/one/bin" "$FILES/one/lib" "$FILES/two"
+  cp "$OFFLOAD" "$FILES/one/bin"
+  cp "$FILES/mark.so" "$FILES/one/lib/liboffload.so"
+  cp "$OFFLOAD" "$FILES/mark.so" "$FILES/two"
+  cp "$FILES/mark.so" "$FILES/two/liboffload.so"
+  cp "$OFFLOAD" "$FILES/alone"
+}
+
+# marked ARGS...: runs with the marking library.
+marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
+
+@test "a program started by offload run has the library loaded, and nothing is said" {
+  run marked -- sh -c 'echo "mark ${PRELOADED_MARK:-none}"'
+  [ "$status" -eq 0 ]
+  [ "$output" = "mark 1" ]
+}
+
+@test "the real library is found beside the program and loads" {
+  run "$OFFLOAD" run -- cat /proc/self/maps
+  [ "$status" -eq 0 ]
+  [[ $output == *"/liboffload.so"* ]]
+  [[ $output != *"NOT loaded"* ]]
+}
+
+@test "the library is found beside the program, or in ../lib from there, under an absolute path" {
+  run "$FILES/two/offload" run -- printenv LD_PRELOAD
+  [ "$output" = "$(realpath "$FILES/two/liboffload.so")" ]
+  cd "$FILES/one/bin"
+  run ./offload run -- printenv LD_PRELOAD
+  [ "$output" = "$(realpath "$FILES/one/lib/liboffload.so")" ]
+}
+
+@test "without a library anywhere it names the places and the remedy, and runs nothing" {
+  run "$FILES/alone" run -- echo ran
+  [ "$status" -eq 2 ]
+  [[ $output == *"--library PATH"* ]]
+  [[ $output != *ran* ]]
+}
+
+@test "an LD_PRELOAD that is there already stays, behind ours" {
+  LD_PRELOAD=$FILES/two/mark.so run marked -- printenv LD_PRELOAD
+  [ "$output" = "$FILES/mark.so:$FILES/two/mark.so" ]
+}
+
+@test "a path that LD_PRELOAD can't carry is refused with the reason" {
+  mkdir -p "$FILES/with blank"
+  cp "$FILES/mark.so" "$FILES/with blank/"
+  run "$OFFLOAD" run --library "$FILES/with blank/mark.so" -- true
+  [ "$status" -eq 2 ]
+  [[ $output == *"blanks and colons"* ]]
+}
+
+@test "options and assignments become variables of the program" {
+  run marked --mode observe --host-memory 20GiB OFFLOAD_LOG=verbose OTHER=1 -- \
+    sh -c 'echo $OFFLOAD_MODE $OFFLOAD_HOST_MEMORY $OFFLOAD_LOG $OTHER'
+  [ "$status" -eq 0 ]
+  [ "$output" = "observe 20GiB verbose 1" ]
+}
+
+@test "arguments of the program are its own, with and without --" {
+  run marked sh -c 'echo "$@"' name --mode x A=1
+  [ "$output" = "--mode x A=1" ]
+  run marked -- echo --require
+  [ "$output" = "--require" ]
+}
+
+@test "a bad value on the command line is named with the remedy, exit 2" {
+  run marked --mode fast -- echo ran
+  [ "$status" -eq 2 ]
+  [[ $output == *"OFFLOAD_MODE=fast"*"full, pressure, observe, off"* ]]
+  [[ $output != *ran* ]]
+  run marked OFFLOAD_MOED=full -- echo ran
+  [ "$status" -eq 2 ]
+  [[ $output == *"did you mean OFFLOAD_MODE?"* ]]
+}
+
+@test "unknown options, subcommands and a missing command: a sentence, exit 2" {
+  run "$OFFLOAD" run --frobnicate -- true
+  [ "$status" -eq 2 ]
+  [[ $output == *"--help"* ]]
+  run "$OFFLOAD" frobnicate
+  [ "$status" -eq 2 ]
+  [[ $output == *frobnicate*--help* ]]
+  run marked
+  [ "$status" -eq 2 ]
+  [[ $output == *"no command"* ]]
+  run "$OFFLOAD" run --library /nowhere/liboffload.so -- true
+  [ "$status" -eq 2 ]
+  [[ $output == *"/nowhere/liboffload.so"* ]]
+}
+
+@test "the exit status is the program's, 127 when there is none, 126 when it may not run" {
+  run marked -- sh -c 'exit 3'
+  [ "$status" -eq 3 ]
+  run marked -- no-such-program-anywhere
+  [ "$status" -eq 127 ]
+  [[ $output == *no-such-program-anywhere* ]]
+  run marked -- /etc/passwd
+  [ "$status" -eq 126 ]
+}
+
+@test "a program that dies of a signal gives 128 and the signal" {
+  run marked -- sh -c 'kill -9 $$'
+  [ "$status" -eq 137 ]
+  run marked -- sh -c 'kill -SEGV $$'
+  [ "$status" -eq 139 ]
+}
+
+@test "signals are passed on to the program" {
+  "$OFFLOAD" run --library "$FILES/mark.so" -- sh -c 'trap "echo got TERM; exit 5" TERM; echo ready; while :; do sleep 0.05; done' >"$FILES/signals" 3>&- &
+  pid=$!
+  for _ in $(seq 200); do grep -q ready "$FILES/signals" && break; sleep 0.05; done
+  kill -TERM $pid
+  status=0
+  wait $pid || status=$?
+  [ "$status" -eq 5 ]
+  grep -q "got TERM" "$FILES/signals"
+}
+
+@test "when offload itself is killed the program is ended too" {
+  "$OFFLOAD" run --library "$FILES/mark.so" -- sh -c 'echo $$ >"$FILES/child"; while :; do sleep 0.05; done' 3>&- &
+  pid=$!
+  for _ in $(seq 200); do [ -s "$FILES/child" ] && break; sleep 0.05; done
+  child=$(cat "$FILES/child")
+  kill -0 "$child"
+  kill -KILL $pid
+  for _ in $(seq 200); do kill -0 "$child" 2>/dev/null || break; sleep 0.05; done
+  run kill -0 "$child"
+  [ "$status" -ne 0 ]
+}
+
+@test "a static program runs, and it is said that the library is not loaded in it" {
+  run marked -- "$FILES/static"
+  [ "$status" -eq 7 ]
+  [[ $output == *"NOT loaded"*"statically linked"* ]]
+}
+
+@test "a script is judged by its interpreter" {
+  printf '#!%s\n' "$FILES/static" >"$FILES/script"
+  chmod +x "$FILES/script"
+  run marked -- "$FILES/script"
+  [[ $output == *"NOT loaded"*"statically linked"* ]]
+  printf '#!/usr/bin/env sh\nexit 4\n' >"$FILES/script2"
+  chmod +x "$FILES/script2"
+  run marked -- "$FILES/script2"
+  [ "$status" -eq 4 ]
+  [ -z "$output" ]
+}
+
+# patched BYTE VALUE...: a copy of the dynamic program with bytes of its ELF header replaced.
+patched() {
+  cp "$FILES/dynamic" "$FILES/patched"
+  printf "$2" | dd of="$FILES/patched" bs=1 seek="$1" conv=notrunc status=none
+}
+
+@test "a 32-bit program, another processor's and one linked with musl are named as what they are" {
+  patched 4 '\001'
+  run marked --require -- "$FILES/patched"
+  [ "$status" -eq 2 ]
+  [[ $output == *"32-bit"* ]]
+  patched 18 '\363'
+  run marked --require -- "$FILES/patched"
+  [ "$status" -eq 2 ]
+  [[ $output == *"another kind of processor"* ]]
+  ${CC:-gcc} "$FILES/seven.c" -Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1 -o "$FILES/musl"
+  run marked --require -- "$FILES/musl"
+  [ "$status" -eq 2 ]
+  [[ $output == *"musl"* ]]
+}
+
+@test "a set-user-ID program of another user is named as such" {
+  [ "$(id -u)" -eq 0 ] || skip "only root can give a file to another user"
+  cp "$FILES/dynamic" "$FILES/suid"
+  chown 65534 "$FILES/suid"
+  chmod 4755 "$FILES/suid"
+  run marked --require -- "$FILES/suid"
+  [ "$status" -eq 2 ]
+  [[ $output == *"set-user-ID"* ]]
+}
+
+@test "--require runs nothing that can't load the library" {
+  run marked --require -- "$FILES/static"
+  [ "$status" -eq 2 ]
+  [[ $output == *"not run"* ]]
+}
+
+@test "a library that the dynamic linker refuses is noticed in the running program" {
+  echo "no library" >"$FILES/broken.so"
+  run "$OFFLOAD" run --library "$FILES/broken.so" -- sleep 1
+  [ "$status" -eq 0 ]
+  [[ $output == *"NOT loaded in sleep: it runs without"* ]]
+  run "$OFFLOAD" run --require --library "$FILES/broken.so" -- sleep 20
+  [ "$status" -eq 2 ]
+  [[ $output == *"stopped, as --require asks"* ]]
+}
+
+@test "help and the table name every variable of variables.def" {
+  run "$OFFLOAD" --help
+  [ "$status" -eq 0 ]
+  help=$output
+  run "$OFFLOAD" variables
+  [ "$status" -eq 0 ]
+  count=0
+  while read -r name; do
+    [[ $help == *"OFFLOAD_$name "* ]]
+    [[ $output == *"OFFLOAD_$name "* ]]
+    count=$((count + 1))
+  done < <(sed -n 's/^VARIABLE([a-z_]*, "\([A-Z_]*\)".*/\1/p' "$BATS_TEST_DIRNAME/../../policy/variables.def")
+  [ "$count" -ge 12 ]
+  run "$OFFLOAD" --version
+  [[ $output == "offload "[0-9]* ]]
+}
