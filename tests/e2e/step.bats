@@ -10,13 +10,15 @@ export OFFLOAD_LOG=quiet
 
 # compare MODE KERNEL OPTIONS...: the program without and with the preload; the last steps must have gone by MODE.
 compare() {
-  local mode=$1 kernel=$KERNELS/$2.ptx
+  local mode=$1 kernel=$KERNELS/$2.ptx small=1
   shift 2
-  "$SIM" "$PROGRAM" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
+  [ -z "${full-}" ] || small=0
+  # without the preload on a device that is large enough
+  GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$kernel" small=$small "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
   offloaded_status=0
   rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
   OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
-    timeout 60 "$SIM" "$PROGRAM" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" ||
+    timeout 60 "$SIM" "$PROGRAM" "$kernel" small=$small "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" ||
     offloaded_status=$?
   assert_done "$mode" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
@@ -39,7 +41,7 @@ why() { report '.functions[0].why'; }
 }
 
 @test "one stream that is late never changes the result" {
-  for stream in 1 2 3 4; do
+  for stream in 1 2 3 4 5 6 7 8; do
     GPUSIM_SLOW_STREAM=$stream GPUSIM_SLOW_US=10000 both 25544_float-adamw steps=3
   done
 }
@@ -86,6 +88,30 @@ why() { report '.functions[0].why'; }
 
 @test "several parameter groups with their own learning rates, on two program streams" {
   GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 streams=2 steps=6
+}
+
+@test "every tensor is stepped with the scalars of its own step counter" {
+  both 25544_float-adamw own_steps=1
+}
+
+@test "more learning rates in flight than the proof keeps inputs for: each is proven with its own" {
+  OFFLOAD_TEST_WORKER_LAG_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw changing_lr=1 steps=20
+  expect '.totals.refusals == 0 and .functions[0].launches_cpu == 19' "no refusal"
+}
+
+@test "a budget for part of the state: the other blocks stay the program's kernel's, in the same launch" {
+  for mode in cpu stream; do
+    OFFLOAD_HOST_MEMORY=640KiB OFFLOAD_STEP=$mode compare $mode 25544_float-adam
+    expect '.functions[0].blocks_taken > 0 and .totals.elements_direct > 200000' "some blocks ours, some not"
+  done
+}
+
+@test "state that began on the host because the device was full is stepped by the first launch, behind its memsets" {
+  for mode in cpu stream; do
+    GPUSIM_MEMORY=17MiB GPUSIM_SLOW_STREAM=1 GPUSIM_SLOW_US=5000 OFFLOAD_DEVICE_STAGING=1100KiB OFFLOAD_STEP=$mode \
+      full=1 compare $mode 25544_float-adamw copies=0 steps=2
+    expect '.totals.provisional_bytes > 0 and .functions[0].blocks_taken == .functions[0].blocks' "every block ours, from the first step"
+  done
 }
 
 @test "steps on the legacy stream" {

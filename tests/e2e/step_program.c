@@ -11,9 +11,11 @@
    the list) found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says
    0 grad_scale=0     1: a gradient scale of 1024 changing_lr=0    1: another lr at each step
      first_step=1     the first step's number
+     own_steps=0      1: every tensor has a step number of its own
      sync=0           1: synchronise after every step and print hashes then
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
+     copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
    be loaded from */
 #define _GNU_SOURCE
@@ -64,8 +66,16 @@ struct tensor {
 
 static struct tensor tensors[TENSORS];
 static size_t tensor_count;
-static CUdeviceptr arrays[LISTS];
+static CUdeviceptr arrays[LISTS], copies[LISTS];
 static size_t array_floats;
+
+/* As frameworks do it: a request that finds no memory is made once more. */
+static CUdeviceptr allocate(size_t bytes) {
+  CUdeviceptr pointer;
+  if (cuMemAlloc(&pointer, bytes) != CUDA_SUCCESS)
+    CU(cuMemAlloc(&pointer, bytes));
+  return pointer;
+}
 
 static uint64_t hash(CUdeviceptr from, size_t bytes) {
   unsigned char *copy = malloc(bytes);
@@ -82,6 +92,8 @@ static void print_hashes(int step) {
   printf("step %d", step);
   for (int list = 0; list < LISTS; list++)
     printf(" %c %016" PRIx64, "pgmv"[list], hash(arrays[list], array_floats * 4));
+  for (int list = 2; list < LISTS && copies[list]; list++)
+    printf(" copy of %c %016" PRIx64, "pgmv"[list], hash(copies[list], array_floats * 4));
   printf("\n");
 }
 
@@ -96,9 +108,8 @@ static void make_tensors(void) {
     array_floats += (tensors[t].elements + grain - 1) / grain * grain;
   }
   for (int list = 0; list < LISTS; list++)
-    CU(cuMemAlloc(&arrays[list], array_floats * 4));
-  CUdeviceptr steps;
-  CU(cuMemAlloc(&steps, TENSORS * 4));
+    arrays[list] = allocate(array_floats * 4);
+  const CUdeviceptr steps = allocate(TENSORS * 4);
   size_t at = 0;
   for (size_t t = 0; t < tensor_count; t++) {
     for (int list = 0; list < LISTS; list++)
@@ -264,8 +275,10 @@ int main(int count, char **list) {
                       .decay = option("decay", 0.1),
                       .eps = option("eps", 1e-8),
                       .maximize = option("maximize", 0) != 0};
-  CUdeviceptr words;
-  CU(cuMemAlloc(&words, 16));
+  const bool copying = option("copies", 1) != 0;
+  for (int i = 2; i < LISTS && copying; i++)
+    copies[i] = allocate(array_floats * 4);
+  const CUdeviceptr words = allocate(16);
   CU(cuMemsetD32(words, 0, 4));
   const int found_inf = (int)option("found_inf", 0);
   if (option("lr_pointer", 0) != 0)
@@ -288,9 +301,12 @@ int main(int count, char **list) {
       CU(cuStreamWaitEvent(stream, turn, 0));
     }
     uint32_t bits;
-    const float number = (float)(first_step + step);
-    memcpy(&bits, &number, 4);
-    CU(cuMemsetD32Async(tensors[0].step, bits, TENSORS, stream));
+    for (unsigned t = 0; t < tensor_count; t++) {
+      const float number =
+          (float)(first_step + step) + (option("own_steps", 0) != 0 ? 3.0f * (float)t : 0);
+      memcpy(&bits, &number, 4);
+      CU(cuMemsetD32Async(tensors[t].step, bits, 1, stream));
+    }
     if (option("changing_lr", 0) != 0)
       s.lr = lr / (1 + 0.1 * step);
     const float lr_float = (float)s.lr;
@@ -308,6 +324,8 @@ int main(int count, char **list) {
     s.lr = base;
     /* The next gradients, in part: behind the step that reads these and writes those parameters. */
     CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_floats / 2 * 4, stream));
+    for (int i = 2; i < LISTS && copying; i++)
+      CU(cuMemcpyDtoDAsync(copies[i], arrays[i], array_floats * 4, stream));
     if (option("sync", 0) != 0)
       print_hashes(step);
   }

@@ -14,6 +14,7 @@ SEEDS=${OFFLOAD_TEST_SEEDS:-"1 2"}
 export GPUSIM_GRANULARITY=16KiB
 export OFFLOAD_MIN_ALLOCATION=16KiB
 export OFFLOAD_LOG=normal
+export OFFLOAD_THREADS=2 # a team, also where two CPUs would give one thread
 SMALL=(--segment-scale 64 --tables 8192 --hidden 16 --batch 16)
 
 # plain NAME ARGS...: the program alone, once per test file and set of arguments; results in $BATS_FILE_TMPDIR/NAME.json.
@@ -47,7 +48,7 @@ expect() {
     echo "expected: $2"
     echo "the report answers '$answer' to: $1"
     jq -c '.totals, .functions, .reasons' "$BATS_TEST_TMPDIR/report.json"
-    tail -5 "$BATS_TEST_TMPDIR/with.err"
+    tail -n 5 "$BATS_TEST_TMPDIR/with.err"
     return 1
   fi
 }
@@ -56,7 +57,7 @@ expect() {
 assert_done() {
   if [ "$offloaded_status" -ne 0 ]; then
     echo "the program under the preload ended with $offloaded_status"
-    tail -5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
+    tail -n 5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
     return 1
   fi
   expect '.totals.moved_bytes_peak > 0' "state moved to the host" || return 1
@@ -86,7 +87,7 @@ assert_clean() {
   [ "$(sim '.violations')" = 0 ] && [ "$(sim '.kernel_errors')" = 0 ] || {
     echo "the simulator reports violations:"
     sim .
-    tail -5 "$BATS_TEST_TMPDIR/with.err"
+    tail -n 5 "$BATS_TEST_TMPDIR/with.err"
     return 1
   }
 }
