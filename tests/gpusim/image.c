@@ -126,8 +126,8 @@ static char *unpacked(const struct entry *entry, size_t *bytes) {
   return contents;
 }
 
-/* Can this device use the entry? PTX of its own or a lower architecture; machine code of the same
- * generation. */
+/* Can this device use the entry? PTX of its own or a lower architecture; machine code of the
+   same generation. */
 static bool usable(const struct entry *entry) {
   uint32_t device = (uint32_t)gpusim_settings.compute_capability;
   return entry->architecture <= device &&

@@ -1,5 +1,5 @@
 /* What the rooms of images share: image.c (containers, tables of kernels), image_cubin.c,
- * image_alternate.c. */
+   image_alternate.c. */
 #ifndef GPUSIM_IMAGE_H
 #define GPUSIM_IMAGE_H
 #include "internal.h"
@@ -11,7 +11,7 @@ bool gpusim_cubin_read(struct gpusim_image *, const uint8_t *bytes, size_t size)
 /* Size of an ELF file in memory, from its own headers; 0 when it isn't one. */
 size_t gpusim_elf_bytes(const void *);
 /* The kernel in the files of GPUSIM_PTX whose name equals `name`, hashes of anonymous namespaces
- * apart; or NULL. */
+   apart; or NULL. */
 struct gpusim_kernel *gpusim_alternate(const char *name);
 uint32_t gpusim_name_hash(const char *name, size_t length);
 #endif

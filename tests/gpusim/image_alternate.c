@@ -17,8 +17,8 @@ struct alternate {
 static struct alternate *buckets[BUCKETS]; /* written once, in read_files */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* "<length>_GLOBAL__N__<hash>..." of <length> characters becomes "12_GLOBAL__N_1"-like text without
- * the hash. */
+/* "<length>_GLOBAL__N__<hash>..." of <length> characters becomes "12_GLOBAL__N_1"-like text
+   without the hash. */
 static char *without_hashes(const char *name) {
   char *plain = malloc(strlen(name) + 1), *out = plain;
   while (plain) {

@@ -1,7 +1,7 @@
 /* What the rooms of the PTX interpreter share. Only ptx_*.c and image.c may include this.
 
    text --ptx_module.c--> module: functions and variables, bodies skipped
-   entry --ptx_decode.c, ptx_lower.c--> program: instructions of the entry and of all it calls,
+   entry --ptx_decode.c--> program: instructions of the entry and of all it calls,
    operands resolved launch --ptx_run.c--> blocks of teams; ptx_exec_*.c, ptx_memory.c, ptx_warp.c
    carry instructions out
 
@@ -30,7 +30,7 @@
 #define PTX_PARAM_WINDOW 0x7c00000000000000u
 #define PTX_WINDOW_BYTES 0x0000000100000000u
 /* In the parameter space of a function other than the entry: offset in the lane's local memory +
- * this. */
+   this. */
 #define PTX_LANE_PARAMETER 0x40000000u
 
 enum ptx_class { PTX_UNSIGNED, PTX_SIGNED, PTX_FLOAT };
@@ -51,6 +51,7 @@ enum ptx_special {
 #include "ptx_specials.def"
 #undef SPECIAL
 };
+extern const uint8_t ptx_special_bytes[], ptx_special_kinds[];
 enum ptx_special_kind { PTX_PER_LAUNCH, PTX_PER_BLOCK, PTX_PER_THREAD, PTX_PER_CLOCK };
 enum ptx_space { PTX_GENERIC, PTX_GLOBAL, PTX_SHARED, PTX_LOCAL, PTX_CONST, PTX_PARAM };
 enum ptx_round { PTX_RN = 1, PTX_RZ, PTX_RM, PTX_RP };
@@ -200,7 +201,7 @@ struct ptx_module {
 struct ptx_module *ptx_module_parse(char *code, char *error, size_t error_bytes);
 void ptx_module_free(struct ptx_module *);
 
-/* Lexer and declarations, for ptx_decode.c. */
+/* Lexer (ptx_text.c) and declarations (ptx_declaration.c). */
 void ptx_error(struct ptx_parser *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ptx_space_skip(struct ptx_parser *);
 struct ptx_word ptx_word_read(struct ptx_parser *);
@@ -209,6 +210,7 @@ void ptx_skip_past(struct ptx_parser *, char);
 bool ptx_word_is(struct ptx_word, const char *);
 bool ptx_number(struct ptx_word, uint64_t *value, bool *is_decimal_float);
 enum ptx_type ptx_type_named(struct ptx_word);
+uint64_t ptx_integer_read(struct ptx_parser *);
 void ptx_variable_read(struct ptx_parser *, struct ptx_variable *);
 void ptx_initializer_read(struct ptx_parser *, const struct ptx_variable *, uint8_t *bytes);
 struct ptx_symbol *ptx_symbol_find(const struct ptx_symbols *, struct ptx_word);
@@ -288,54 +290,6 @@ struct ptx_program *ptx_program_of(struct ptx_function *entry, char *error, size
 void ptx_program_free(struct ptx_program *);
 void *ptx_grow(void *items, uint32_t count, uint32_t *capacity, size_t item_bytes);
 
-/* An operand as written. */
-enum ptx_operand_kind {
-  PTX_O_SINK,
-  PTX_O_REGISTER,
-  PTX_O_IMMEDIATE,
-  PTX_O_SPECIAL,
-  PTX_O_SYMBOL,
-  PTX_O_VECTOR,
-  PTX_O_NAME
-};
-struct ptx_operand {
-  enum ptx_operand_kind kind;
-  bool memory;  /* in square brackets: `offset` is added */
-  bool negated; /* !%p */
-  bool decimal; /* immediate written as a decimal float: `value` holds a double */
-  enum ptx_type type;
-  uint32_t reg;   /* offset in the register file */
-  uint64_t value; /* immediate, or a symbol's address */
-  int64_t offset;
-  struct ptx_symbol symbol; /* a copy */
-  enum ptx_special special;
-  struct ptx_word name;
-  uint32_t count; /* vector */
-  struct ptx_operand *items;
-};
-struct ptx_body;
-struct ptx_decoder {
-  struct ptx_parser parser;
-  struct ptx_program *program;
-  struct ptx_body *body; /* of the function at hand (ptx_decode.c) */
-  struct ptx_frame *frames;
-  uint32_t frame_count, frame_capacity;
-  uint32_t constant_heads[PTX_BUCKETS]; /* from one */
-  uint32_t *constant_next;
-  uint32_t constant_next_capacity;
-  uint32_t special_offsets[64];
-};
-/* Fills `i` from the operands as written, or returns why that isn't supported. */
-const char *ptx_lower(struct ptx_decoder *, struct ptx_instruction *i, struct ptx_operand *,
-                      uint32_t count, struct ptx_operand *second_result);
-/* The list that .branchtargets declared under this name, or NULL. */
-const struct ptx_symbol *ptx_decode_targets(struct ptx_decoder *, struct ptx_word name);
-uint32_t ptx_register_new(struct ptx_program *, uint32_t bytes);
-uint32_t ptx_constant_place(struct ptx_decoder *, uint32_t bytes, uint64_t value,
-                            bool dynamic_shared);
-uint32_t ptx_special_place(struct ptx_decoder *, enum ptx_special);
-extern const uint8_t ptx_special_bytes[], ptx_special_kinds[];
-
 /* ---- running (ptx_run.c) ---- */
 enum ptx_lane_state { PTX_READY, PTX_YIELDED, PTX_AT_BARRIER, PTX_AT_WARP, PTX_EXITED };
 struct ptx_run { /* active lanes [first, end) */
@@ -395,13 +349,20 @@ ptx_handler ptx_select(const struct ptx_instruction *);
 /* For tests: use the build for any CPU, or again the best one. */
 void ptx_select_plain(bool);
 ptx_handler ptx_select_memory(const struct ptx_instruction *);
-/* Waits are over: all of `members` (a mask over the warp that starts at lane `warp`) stand at this
- * instruction. */
+/* Waits are over: all of `members` (a mask over the warp that starts at lane `warp`) stand at
+   this instruction. */
 void ptx_warp_execute(struct ptx_team *, const struct ptx_instruction *, uint32_t warp,
                       uint32_t members);
 /* Host address of `bytes` bytes for one lane, or NULL after ptx_fail. */
 uint8_t *ptx_resolve(struct ptx_team *, const struct ptx_instruction *, uint32_t lane,
                      enum ptx_space, uint64_t address, uint32_t bytes, bool write);
+/* Drops cached bounds when the map of memory has changed: once before the resolving of an
+   instruction. */
+void ptx_bounds_refresh(struct ptx_block *);
+/* The address that each lane of [first, end) names. */
+void ptx_addresses(struct ptx_team *, const struct ptx_instruction *, uint32_t first, uint32_t end,
+                   uint64_t *out);
+ptx_handler ptx_select_atomic(const struct ptx_instruction *);
 void ptx_copy_local(struct ptx_team *, uint32_t first, uint32_t end, uint32_t to, uint32_t from,
                     uint32_t bytes);
 #endif

@@ -19,6 +19,7 @@
    so the iterations of a loop over lanes don't depend on each other, which compilers can't see. */
 #define CELLS(T, n) ((T *)(void *)(t->registers + i->operand[n]))
 #ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* not every loop can become vector code */
 #define LANES _Pragma("clang loop vectorize(assume_safety)") for (uint32_t l = first; l < end; l++)
 #else
 #define LANES _Pragma("GCC ivdep") for (uint32_t l = first; l < end; l++)

@@ -26,8 +26,8 @@ DEFINE(or_1, uint8_t, x | y)
 DEFINE(xor_1, uint8_t, x ^ y)
 DEFINE(not_1, uint8_t, x ^ 1)
 
-/* The amount of a shift is 32 bits wide, whatever the type; too large an amount shifts everything
- * out. */
+/* The amount of a shift is 32 bits wide, whatever the type; too large an amount shifts
+   everything out. */
 #define SHIFT(name, T, EXPRESSION)                                                                 \
   static void name(ARGS) {                                                                         \
     const uint32_t bits = sizeof(T) * 8;                                                           \

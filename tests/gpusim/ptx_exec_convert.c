@@ -127,8 +127,8 @@ static void float_to_float(ARGS) {
   write_cells(t->registers + i->operand[0], i->bytes, cells, first, end);
 }
 
-/* Integers of up to 64 bits to 16-bit floats go through an odd-rounded double, lest they be rounded
- * twice. */
+/* Integers of up to 64 bits to 16-bit floats go through an odd-rounded double, lest they be
+   rounded twice. */
 INLINE double to_odd(uint64_t magnitude, bool negative) {
   if (magnitude >> 53) {
     uint32_t shift = 11 - (uint32_t)__builtin_clzll(magnitude);

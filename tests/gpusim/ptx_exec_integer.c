@@ -3,7 +3,7 @@
 #include "ptx_exec.h"
 
 /* op_u16, op_u32, ...: d = EXPRESSION of x, y, z, which have the unsigned type U and the signed
- * type S of that width. */
+   type S of that width. */
 #define DEFINE(name, suffix, T, UTYPE, STYPE, EXPRESSION)                                          \
   static void name##_##suffix(ARGS) {                                                              \
     typedef UTYPE U;                                                                               \

@@ -1,7 +1,7 @@
 /* From operands as written to register offsets: checks sizes, gives constants and special registers
    their arrays, finds the handler. Called by ptx_decode.c for every instruction but jumps and
    calls. Each function returns NULL or the reason why the instruction isn't supported. */
-#include "ptx.h"
+#include "ptx_decode.h"
 #include <string.h>
 #include <time.h>
 
@@ -15,14 +15,10 @@ static const char *const forms[] = {
 #undef CUSTOM
 };
 
-static uint64_t symbol_address(const struct ptx_operand *o) {
-  return o->symbol.at + (uint64_t)o->offset;
-}
-
 /* The register array that holds operand `o`, `bytes` a lane. `type` says how to read a decimal
- * fraction. */
-static const char *place(struct ptx_decoder *d, const struct ptx_operand *o, uint32_t bytes,
-                         enum ptx_type type, uint32_t *offset) {
+   fraction. */
+const char *ptx_source_place(struct ptx_decoder *d, const struct ptx_operand *o, uint32_t bytes,
+                             enum ptx_type type, uint32_t *offset) {
   uint64_t value = o->value;
   if (o->memory)
     return "an operand in brackets";
@@ -61,7 +57,7 @@ static const char *place(struct ptx_decoder *d, const struct ptx_operand *o, uin
     if (bytes != 8 &&
         !(bytes == 4 && o->symbol.space != PTX_GLOBAL && o->symbol.space != PTX_CONST))
       return "an address of another size";
-    *offset = ptx_constant_place(d, bytes, symbol_address(o), o->symbol.dynamic);
+    *offset = ptx_constant_place(d, bytes, ptx_symbol_address(o), o->symbol.dynamic);
     return NULL;
   case PTX_O_SINK:
     return "_ where a value is needed";
@@ -72,8 +68,8 @@ static const char *place(struct ptx_decoder *d, const struct ptx_operand *o, uin
   }
 }
 
-static const char *result_place(const struct ptx_operand *o, uint32_t bytes, bool predicate,
-                                uint32_t *offset) {
+const char *ptx_result_place(const struct ptx_operand *o, uint32_t bytes, bool predicate,
+                             uint32_t *offset) {
   *offset = PTX_NONE;
   if (o->kind == PTX_O_SINK)
     return NULL;
@@ -118,8 +114,8 @@ static const char *lower_plain(struct ptx_decoder *d, struct ptx_instruction *i,
         return "! before something that isn't a predicate";
       i->flags |= PTX_M_NEGATE;
     }
-    const char *why = k ? place(d, o, bytes, of, &i->operand[k])
-                        : result_place(o, bytes, of == PTX_pred, &i->operand[0]);
+    const char *why = k ? ptx_source_place(d, o, bytes, of, &i->operand[k])
+                        : ptx_result_place(o, bytes, of == PTX_pred, &i->operand[0]);
     if (why)
       return why;
     if (!k && i->operand[0] == PTX_NONE)
@@ -131,140 +127,6 @@ static const char *lower_plain(struct ptx_decoder *d, struct ptx_instruction *i,
   i->operands = (uint8_t)count;
   i->run = ptx_select(i);
   return i->run ? NULL : "types or modifiers that aren't known for it";
-}
-
-/* ---- memory ---- */
-
-static const char *lower_address(struct ptx_decoder *d, struct ptx_instruction *i,
-                                 const struct ptx_operand *o) {
-  if (!o->memory)
-    return "an address in brackets is expected";
-  i->offset = o->offset;
-  switch (o->kind) {
-  case PTX_O_REGISTER:
-    i->address = o->reg;
-    i->address_bytes = ptx_type_bytes[o->type];
-    return i->address_bytes >= 4 ? NULL : "an address of less than 32 bits";
-  case PTX_O_IMMEDIATE:
-    i->offset += (int64_t)o->value;
-    return o->decimal ? "a fraction for an address" : NULL;
-  case PTX_O_SYMBOL:
-    if (o->symbol.dynamic) {
-      i->address = ptx_constant_place(d, 4, symbol_address(o), true);
-      i->address_bytes = 4;
-      i->offset = 0;
-    } else {
-      i->offset = (int64_t)symbol_address(o);
-    }
-    if (i->space == PTX_PARAM && o->symbol.space == PTX_PARAM &&
-        o->symbol.at >= PTX_LANE_PARAMETER) {
-      i->space = PTX_LOCAL;
-      i->offset -= PTX_LANE_PARAMETER;
-    }
-    if (i->space == PTX_GENERIC && o->symbol.space != PTX_GLOBAL && o->symbol.space != PTX_CONST)
-      return "a generic access by the name of a variable that isn't global";
-    return NULL;
-  default:
-    return "an unknown name for an address";
-  }
-}
-
-static const char *lower_access(struct ptx_decoder *d, struct ptx_instruction *i,
-                                const struct ptx_operand *operands, uint32_t count, bool store) {
-  const struct ptx_operand *values = &operands[store], *one = values;
-  uint32_t elements = 1;
-  if (count != 2)
-    return "another number of operands than is known for it";
-  if (values->kind == PTX_O_VECTOR) {
-    one = values->items;
-    elements = values->count;
-  }
-  if (elements != i->vector)
-    return "a vector of another length";
-  if (!i->type || i->type == PTX_pred)
-    return "a type that can't be in memory";
-  uint32_t bytes = 0, least = ptx_type_bytes[i->type];
-  for (uint32_t k = 0; k < elements; k++)
-    if (one[k].kind == PTX_O_REGISTER)
-      bytes = ptx_type_bytes[one[k].type];
-  if (!bytes)
-    bytes = least;
-  if (bytes < least)
-    return "a register that is too small";
-  i->bytes = (uint8_t)bytes;
-  for (uint32_t k = 0; k < elements; k++) {
-    const char *why = store ? place(d, &one[k], bytes, (enum ptx_type)i->type, &i->operand[k])
-                            : result_place(&one[k], bytes, false, &i->operand[k]);
-    if (why)
-      return why;
-  }
-  const char *why = lower_address(d, i, &operands[!store]);
-  if (why)
-    return why;
-  if (store && (i->space == PTX_CONST || i->space == PTX_PARAM))
-    return "a store to a space that can't be written";
-  i->kind = PTX_ACCESS;
-  i->run = ptx_select_memory(i);
-  return i->run ? NULL : "types that aren't known for it";
-}
-
-static const char *lower_atomic(struct ptx_decoder *d, struct ptx_instruction *i,
-                                const struct ptx_operand *operands, uint32_t count, bool result) {
-  enum ptx_type type = (enum ptx_type)i->type;
-  uint32_t bytes = ptx_type_bytes[type], values = i->action == PTX_CAS ? 2 : 1;
-  if (!i->action || !bytes || count != values + 1 + result)
-    return "another form of atomic than is known";
-  if (result) {
-    const char *why = result_place(&operands[0], bytes, false, &i->operand[0]);
-    if (why)
-      return why;
-  }
-  for (uint32_t k = 0; k < values; k++) {
-    const char *why = place(d, &operands[k + 1 + result], bytes, type, &i->operand[k + 1]);
-    if (why)
-      return why;
-  }
-  const char *why = lower_address(d, i, &operands[result]);
-  if (why)
-    return why;
-  i->bytes = (uint8_t)bytes;
-  i->kind = PTX_ACCESS;
-  i->run = ptx_select_memory(i);
-  return i->run ? NULL : "types that aren't known for it";
-}
-
-/* cp.async [shared], [global], bytes {, bytes to read}: done at once, so that waiting has nothing
- * to do. */
-static const char *lower_copy(struct ptx_decoder *d, struct ptx_instruction *i,
-                              const struct ptx_operand *operands, uint32_t count) {
-  if (!(i->flags & PTX_M_ASYNC))
-    return "another form of cp than is known";
-  if (!(i->flags & PTX_M_SPACE))
-    return count <= 1 ? NULL
-                      : "another form of cp.async than is known"; /* commit_group, wait_group */
-  if (count < 3 || count > 4 || operands[1].kind != PTX_O_REGISTER || !operands[1].memory ||
-      operands[1].type == PTX_pred || ptx_type_bytes[operands[1].type] != 8 ||
-      operands[2].kind != PTX_O_IMMEDIATE)
-    return "another form of cp.async than is known";
-  i->space = PTX_SHARED;
-  const char *why = lower_address(d, i, &operands[0]);
-  if (why)
-    return why;
-  i->operand[0] = operands[1].reg;
-  i->operand[1] = ptx_constant_place(d, 8, (uint64_t)operands[1].offset, false);
-  i->bytes = (uint8_t)operands[2].value;
-  if (i->bytes != 4 && i->bytes != 8 && i->bytes != 16)
-    return "cp.async of another size than 4, 8 or 16 bytes";
-  if (count == 4 && operands[3].kind != PTX_O_SINK) {
-    if (operands[3].kind == PTX_O_REGISTER && operands[3].type == PTX_pred)
-      return "cp.async with a predicate";
-    why = place(d, &operands[3], 4, PTX_b32, &i->operand[2]);
-    if (why)
-      return why;
-  }
-  i->kind = PTX_ACCESS;
-  i->run = ptx_select_memory(i);
-  return NULL;
 }
 
 /* ---- moves, conversions, comparisons ---- */
@@ -296,7 +158,7 @@ static const char *lower_move(struct ptx_decoder *d, struct ptx_instruction *i,
     i->run = clock_run;
     return bytes != ptx_special_bytes[o[1].special] || o[0].kind != PTX_O_REGISTER
                ? "a special register of another size"
-               : result_place(&o[0], bytes, false, &i->operand[0]);
+               : ptx_result_place(&o[0], bytes, false, &i->operand[0]);
   }
   for (int side = 0; side < 2; side++) { /* {a, b} = c or c = {a, b} */
     if (o[side].kind != PTX_O_VECTOR)
@@ -307,20 +169,20 @@ static const char *lower_move(struct ptx_decoder *d, struct ptx_instruction *i,
     i->vector = (uint8_t)o[side].count;
     i->address_bytes = (uint8_t)part;
     for (uint32_t k = 0; k < o[side].count; k++) {
-      const char *why = side ? place(d, &o[1].items[k], part, PTX_b32, &i->operand[k])
-                             : result_place(&o[0].items[k], part, false, &i->operand[k]);
+      const char *why = side ? ptx_source_place(d, &o[1].items[k], part, PTX_b32, &i->operand[k])
+                             : ptx_result_place(&o[0].items[k], part, false, &i->operand[k]);
       if (why)
         return why;
     }
     i->action = (uint8_t)(side ? 1 : 2);
-    const char *why = side ? result_place(&o[0], bytes, false, &i->operand[5])
-                           : place(d, &o[1], bytes, type, &i->operand[5]);
+    const char *why = side ? ptx_result_place(&o[0], bytes, false, &i->operand[5])
+                           : ptx_source_place(d, &o[1], bytes, type, &i->operand[5]);
     i->run = ptx_select(i);
     return why ? why : i->operand[5] == PTX_NONE ? "_ as the only result" : NULL;
   }
-  const char *why = result_place(&o[0], bytes, type == PTX_pred, &i->operand[0]);
+  const char *why = ptx_result_place(&o[0], bytes, type == PTX_pred, &i->operand[0]);
   if (!why)
-    why = o[1].negated ? "mov of !p" : place(d, &o[1], bytes, type, &i->operand[1]);
+    why = o[1].negated ? "mov of !p" : ptx_source_place(d, &o[1], bytes, type, &i->operand[1]);
   if (why || i->operand[0] == PTX_NONE)
     return why ? why : "_ as the only result";
   i->run = ptx_select(i);
@@ -345,7 +207,7 @@ static const char *lower_convert(struct ptx_decoder *d, struct ptx_instruction *
     if (bytes < ptx_type_bytes[from] || (k == 2 && bytes != i->address_bytes))
       return "a register that is too small";
     i->address_bytes = (uint8_t)bytes;
-    const char *why = place(d, &o[k], bytes, from, &i->operand[k]);
+    const char *why = ptx_source_place(d, &o[k], bytes, from, &i->operand[k]);
     if (why)
       return why;
   }
@@ -360,13 +222,13 @@ static const char *lower_setp(struct ptx_decoder *d, struct ptx_instruction *i,
   enum ptx_type type = (enum ptx_type)i->type;
   if (count != (i->combine ? 4u : 3u) || !i->compare || !type)
     return "another form of setp than is known";
-  const char *why = result_place(&o[0], 1, true, &i->operand[0]);
+  const char *why = ptx_result_place(&o[0], 1, true, &i->operand[0]);
   if (!why && second->kind)
-    why = result_place(second, 1, true, &i->operand[5]);
+    why = ptx_result_place(second, 1, true, &i->operand[5]);
   for (uint32_t k = 1; k < 3 && !why; k++)
-    why = place(d, &o[k], ptx_type_bytes[type], type, &i->operand[k]);
+    why = ptx_source_place(d, &o[k], ptx_type_bytes[type], type, &i->operand[k]);
   if (!why && i->combine) {
-    why = place(d, &o[3], 1, PTX_pred, &i->operand[3]);
+    why = ptx_source_place(d, &o[3], 1, PTX_pred, &i->operand[3]);
     if (o[3].negated)
       i->flags |= PTX_M_NEGATE;
   }
@@ -375,20 +237,6 @@ static const char *lower_setp(struct ptx_decoder *d, struct ptx_instruction *i,
   i->run = ptx_select(i);
   return i->run ? NULL : "types or modifiers that aren't known for it";
 }
-
-static const char *lower_address_test(struct ptx_decoder *d, struct ptx_instruction *i,
-                                      const struct ptx_operand *o, uint32_t count) {
-  bool test = i->opcode == PTX_OP_isspacep;
-  if (count != 2 || !i->space || (!test && ptx_type_bytes[i->type] != 8))
-    return "another form than is known";
-  const char *why = result_place(&o[0], test ? 1 : 8, test, &i->operand[0]);
-  if (!why)
-    why = place(d, &o[1], 8, PTX_u64, &i->operand[1]);
-  i->run = ptx_select_memory(i);
-  return why ? why : i->operand[0] == PTX_NONE ? "_ as the only result" : NULL;
-}
-
-/* ---- control ---- */
 
 static void trap_run(struct ptx_team *t, const struct ptx_instruction *i, uint32_t first,
                      uint32_t end) {
@@ -402,102 +250,6 @@ static void fence_run(struct ptx_team *t, const struct ptx_instruction *i, uint3
   __atomic_thread_fence(__ATOMIC_SEQ_CST); /* other blocks may run in other threads */
 }
 
-static const char *lower_indexed_branch(struct ptx_decoder *d, struct ptx_instruction *i,
-                                        const struct ptx_operand *o, uint32_t count) {
-  if (count != 2 || i->action != PTX_INDEX || o[1].kind != PTX_O_NAME)
-    return "another form of brx than is known";
-  const struct ptx_symbol *targets = ptx_decode_targets(d, o[1].name);
-  if (!targets)
-    return "an unknown list of targets";
-  i->kind = PTX_BRANCH_INDEXED;
-  i->target = targets->first_target;
-  i->target_count = targets->count;
-  return place(d, &o[0], 4, PTX_u32, &i->operand[0]);
-}
-
-static const char *lower_barrier(struct ptx_decoder *d, struct ptx_instruction *i,
-                                 const struct ptx_operand *o, uint32_t count) {
-  const char *why = NULL;
-  uint32_t k = 0;
-  if (i->flags & PTX_M_WARP) {
-    i->kind = PTX_WARPWIDE;
-    return count == 1 ? place(d, &o[0], 4, PTX_b32, &i->member) : "another number of operands";
-  }
-  i->kind = PTX_BARRIER;
-  if (i->flags & PTX_M_RED) { /* bar.red.op d, a {, b}, {!}c */
-    if (count < 3 || count > 4 || !i->combine || i->combine == PTX_XOR)
-      return "another form of bar.red than is known";
-    bool popc = i->combine == PTX_POPC;
-    why = result_place(&o[0], popc ? 4 : 1, !popc, &i->operand[3]);
-    if (!why)
-      why = place(d, &o[count - 1], 1, PTX_pred, &i->operand[2]);
-    if (o[count - 1].negated)
-      i->flags |= PTX_M_NEGATE;
-    k = 1;
-    count--;
-  }
-  if (count - k < 1 || count - k > 2 || (i->flags & PTX_M_ARRIVE && count - k != 2))
-    return "another number of operands than is known for it";
-  if (!why)
-    why = place(d, &o[k], 4, PTX_u32, &i->operand[0]);
-  if (!why && count - k == 2)
-    why = place(d, &o[k + 1], 4, PTX_u32, &i->operand[1]);
-  return why;
-}
-
-static const char *lower_warpwide(struct ptx_decoder *d, struct ptx_instruction *i,
-                                  const struct ptx_operand *o, uint32_t count,
-                                  const struct ptx_operand *second) {
-  uint32_t type_bytes = ptx_type_bytes[i->type], result_bytes = 4, member = 2;
-  bool predicate_result = false, known = false;
-  const char *why = NULL;
-  i->kind = PTX_WARPWIDE;
-  if (second->kind)
-    why = result_place(second, 1, true, &i->operand[5]);
-  switch (i->opcode) {
-  case PTX_OP_shfl:
-    known = count == 5 && i->action && type_bytes == 4;
-    for (uint32_t k = 1; k < 4 && known && !why; k++)
-      why = place(d, &o[k], 4, PTX_b32, &i->operand[k]);
-    member = 4;
-    break;
-  case PTX_OP_vote:
-    known = count == 3 && i->action;
-    if (!known)
-      break;
-    predicate_result = i->action != PTX_VOTE_BALLOT;
-    if (!why)
-      why = place(d, &o[1], 1, PTX_pred, &i->operand[1]);
-    if (o[1].negated)
-      i->flags |= PTX_M_NEGATE;
-    break;
-  case PTX_OP_match:
-    known =
-        count == 3 && (i->action == PTX_VOTE_ANY || i->action == PTX_VOTE_ALL) && type_bytes >= 4;
-    i->bytes = (uint8_t)type_bytes;
-    if (known && !why)
-      why = place(d, &o[1], type_bytes, (enum ptx_type)i->type, &i->operand[1]);
-    break;
-  case PTX_OP_redux:
-    known = count == 3 && type_bytes == 4 && ptx_type_class[i->type] != PTX_FLOAT && i->action &&
-            i->action != PTX_INC && i->action != PTX_DEC && i->action != PTX_CAS &&
-            i->action != PTX_EXCH;
-    if (known && !why)
-      why = place(d, &o[1], 4, PTX_b32, &i->operand[1]);
-    break;
-  default: /* elect d|p, members */
-    known = count == 2;
-    member = 1;
-    break;
-  }
-  if (!known)
-    return "another form than is known";
-  if (!why)
-    why =
-        result_place(&o[0], predicate_result ? 1 : result_bytes, predicate_result, &i->operand[0]);
-  return why ? why : place(d, &o[member], 4, PTX_b32, &i->member);
-}
-
 const char *ptx_lower(struct ptx_decoder *d, struct ptx_instruction *i, struct ptx_operand *o,
                       uint32_t count, struct ptx_operand *second) {
   bool two_results = second->kind != PTX_O_SINK;
@@ -509,15 +261,15 @@ const char *ptx_lower(struct ptx_decoder *d, struct ptx_instruction *i, struct p
   switch (i->opcode) {
   case PTX_OP_ld:
   case PTX_OP_ldu:
-    return lower_access(d, i, o, count, false);
+    return ptx_lower_access(d, i, o, count, false);
   case PTX_OP_st:
-    return lower_access(d, i, o, count, true);
+    return ptx_lower_access(d, i, o, count, true);
   case PTX_OP_atom:
-    return lower_atomic(d, i, o, count, true);
+    return ptx_lower_atomic(d, i, o, count, true);
   case PTX_OP_red:
-    return lower_atomic(d, i, o, count, false);
+    return ptx_lower_atomic(d, i, o, count, false);
   case PTX_OP_cp:
-    return lower_copy(d, i, o, count);
+    return ptx_lower_copy(d, i, o, count);
   case PTX_OP_mov:
     return lower_move(d, i, o, count);
   case PTX_OP_cvt:
@@ -526,23 +278,23 @@ const char *ptx_lower(struct ptx_decoder *d, struct ptx_instruction *i, struct p
     return lower_setp(d, i, o, count, second);
   case PTX_OP_cvta:
   case PTX_OP_isspacep:
-    return lower_address_test(d, i, o, count);
+    return ptx_lower_address_test(d, i, o, count);
   case PTX_OP_bar:
   case PTX_OP_barrier:
-    return lower_barrier(d, i, o, count);
+    return ptx_lower_barrier(d, i, o, count);
   case PTX_OP_shfl:
   case PTX_OP_vote:
   case PTX_OP_match:
   case PTX_OP_redux:
   case PTX_OP_elect:
-    return lower_warpwide(d, i, o, count, second);
+    return ptx_lower_warpwide(d, i, o, count, second);
   case PTX_OP_activemask:
     i->kind = PTX_WARPWIDE;
     i->member = PTX_NONE;
-    return count == 1 ? result_place(&o[0], 4, false, &i->operand[0])
+    return count == 1 ? ptx_result_place(&o[0], 4, false, &i->operand[0])
                       : "another number of operands";
   case PTX_OP_brx:
-    return lower_indexed_branch(d, i, o, count);
+    return ptx_lower_indexed_branch(d, i, o, count);
   case PTX_OP_exit:
     i->kind = PTX_EXIT;
     return NULL;

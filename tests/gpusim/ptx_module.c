@@ -31,131 +31,6 @@ static struct ptx_function *function_add(struct ptx_module *module, struct ptx_w
   return function;
 }
 
-static uint64_t integer(struct ptx_parser *p) {
-  uint64_t value = 0;
-  bool decimal;
-  struct ptx_word word = ptx_word_read(p);
-  if (!ptx_number(word, &value, &decimal) || decimal)
-    ptx_error(p, "a number is expected at '%.*s'", (int)word.length, word.text);
-  return value;
-}
-
-void ptx_variable_read(struct ptx_parser *p, struct ptx_variable *variable) {
-  memset(variable, 0, sizeof *variable);
-  size_t vector = 1, count = 1;
-  bool pointer = false; /* after .ptr: what it points at, not the variable */
-  for (ptx_space_skip(p); *p->at == '.'; ptx_space_skip(p)) {
-    struct ptx_word word = ptx_word_read(p);
-    struct ptx_word type = {word.text + 1, word.length - 1};
-    if (ptx_word_is(word, ".align")) {
-      size_t alignment = integer(p);
-      if (!pointer)
-        variable->alignment = alignment;
-    } else if (ptx_word_is(word, ".v2") || ptx_word_is(word, ".v4")) {
-      vector = (size_t)(word.text[2] - '0');
-    } else if (ptx_word_is(word, ".ptr")) {
-      pointer = true;
-    } else if (pointer && (ptx_word_is(word, ".global") || ptx_word_is(word, ".shared") ||
-                           ptx_word_is(word, ".local") || ptx_word_is(word, ".const"))) {
-      continue;
-    } else if (ptx_word_is(word, ".attribute")) {
-      ptx_skip_past(p, ')');
-    } else if (ptx_type_named(type)) {
-      variable->type = ptx_type_named(type);
-    } else {
-      ptx_error(p, "unknown word '%.*s' in a declaration", (int)word.length, word.text);
-      return;
-    }
-  }
-  variable->name = ptx_word_read(p);
-  while (ptx_eat(p, '[')) {
-    variable->array = true;
-    if (ptx_eat(p, ']')) {
-      variable->unsized = true;
-      continue;
-    }
-    count *= integer(p);
-    if (!ptx_eat(p, ']'))
-      ptx_error(p, "] is expected after an array's size");
-  }
-  size_t element = ptx_type_bytes[variable->type] * vector;
-  if (!variable->name.length || !element)
-    ptx_error(p, "a type and a name are expected in a declaration");
-  if (!variable->alignment)
-    variable->alignment = element ? element : 1;
-  variable->bytes = variable->unsized ? 0 : element * count;
-}
-
-/* One value of an initializer: a number, a variable's address, or generic(variable), each with an
- * offset. */
-static uint64_t initial_value(struct ptx_parser *p, enum ptx_type type) {
-  uint64_t value;
-  bool decimal, negative = ptx_eat(p, '-');
-  struct ptx_word word = ptx_word_read(p);
-  if (ptx_number(word, &value, &decimal)) {
-    if (decimal && type == PTX_f32) {
-      double wide;
-      memcpy(&wide, &value, sizeof wide);
-      float narrow = (float)wide;
-      value = 0;
-      memcpy(&value, &narrow, sizeof narrow);
-    }
-    if (!negative)
-      return value;
-    if (decimal)
-      return value ^ (type == PTX_f32 ? UINT64_C(1) << 31 : UINT64_C(1) << 63);
-    return 0 - value;
-  }
-  bool generic = ptx_word_is(word, "generic") && ptx_eat(p, '(');
-  if (generic)
-    word = ptx_word_read(p);
-  struct ptx_symbol *symbol = ptx_symbol_find(&p->module->symbols, word);
-  if (!symbol || symbol->space == PTX_SHARED)
-    ptx_error(p, "'%.*s' can't initialize a variable", (int)word.length, word.text);
-  value = symbol ? symbol->at : 0;
-  if (generic && !ptx_eat(p, ')'))
-    ptx_error(p, ") is expected after generic(");
-  if (ptx_eat(p, '+'))
-    value += integer(p);
-  return value;
-}
-
-static void initial_values(struct ptx_parser *p, const struct ptx_variable *variable,
-                           uint8_t *bytes, size_t *at) {
-  size_t element = ptx_type_bytes[variable->type];
-  do {
-    if (ptx_eat(p, '{')) {
-      initial_values(p, variable, bytes, at);
-      if (!ptx_eat(p, '}'))
-        ptx_error(p, "} is expected after an initializer");
-      continue;
-    }
-    uint64_t value = initial_value(p, variable->type);
-    if (*at + element > variable->bytes) {
-      ptx_error(p, "too many initial values for %.*s", (int)variable->name.length,
-                variable->name.text);
-      return;
-    }
-    memcpy(bytes + *at, &value, element);
-    *at += element;
-  } while (!p->failed && ptx_eat(p, ','));
-}
-
-void ptx_initializer_read(struct ptx_parser *p, const struct ptx_variable *variable,
-                          uint8_t *bytes) {
-  size_t at = 0;
-  if (!variable->array && variable->bytes == ptx_type_bytes[variable->type]) {
-    uint64_t value = initial_value(p, variable->type);
-    memcpy(bytes, &value, variable->bytes);
-    return;
-  }
-  if (!ptx_eat(p, '{'))
-    ptx_error(p, "{ is expected before an array's initial values");
-  initial_values(p, variable, bytes, &at);
-  if (!ptx_eat(p, '}'))
-    ptx_error(p, "} is expected after an array's initial values");
-}
-
 static void shared_variable(struct ptx_module *module, const struct ptx_variable *variable) {
   struct ptx_symbol *symbol = ptx_symbol_add(&module->symbols, variable->name, PTX_VARIABLE);
   symbol->space = PTX_SHARED;
@@ -251,7 +126,7 @@ static void directives(struct ptx_parser *p, struct ptx_function *function) {
     uint32_t values[3] = {1, 1, 1};
     int count = 0;
     for (ptx_space_skip(p); *p->at >= '0' && *p->at <= '9' && count < 3; ptx_space_skip(p)) {
-      values[count++] = (uint32_t)integer(p);
+      values[count++] = (uint32_t)ptx_integer_read(p);
       ptx_eat(p, ',');
     }
     if (ptx_word_is(word, ".maxntid"))
@@ -265,7 +140,7 @@ static void directives(struct ptx_parser *p, struct ptx_function *function) {
 }
 
 /* A function's own shared variables stand in its body, one a line; their size belongs to its
- * attributes. */
+   attributes. */
 static void shared_line(struct ptx_parser *p, struct ptx_function *function) {
   struct ptx_parser line = *p;
   char discard[128];
@@ -379,7 +254,7 @@ static void top_level(struct ptx_parser *p) {
         p->module->architecture = (uint32_t)strtoul(target.text + 3, NULL, 10);
       p->at += strcspn(p->at, "\n");
     } else if (ptx_word_is(word, ".address_size")) {
-      if (integer(p) != 64)
+      if (ptx_integer_read(p) != 64)
         ptx_error(p, "only .address_size 64 can be run");
     } else if (ptx_word_is(word, ".section")) {
       ptx_skip_past(p, '}');

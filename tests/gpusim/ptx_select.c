@@ -1,5 +1,5 @@
 /* Chooses the handler of an instruction: by opcode and type the room, by this CPU's features the
- * build of it. */
+   build of it. */
 #include "ptx.h"
 
 typedef ptx_handler (*selector)(const struct ptx_instruction *);

@@ -93,8 +93,8 @@ bool ptx_word_is(struct ptx_word word, const char *other) {
   return !strncmp(word.text, other, word.length) && !other[word.length];
 }
 
-/* Bits of an integer, of 0f<8 digits>, of 0d<16 digits>, or of the double that a decimal fraction
- * means. */
+/* Bits of an integer, of 0f<8 digits>, of 0d<16 digits>, or of the double that a decimal
+   fraction means. */
 bool ptx_number(struct ptx_word word, uint64_t *value, bool *is_decimal_float) {
   char copy[64], *end;
   *is_decimal_float = false;

@@ -30,8 +30,8 @@ static void set_result(struct ptx_team *t, const struct ptx_instruction *i, uint
        left_##lane && (lane = (uint32_t)__builtin_ctz(left_##lane), true);                         \
        left_##lane &= left_##lane - 1)
 
-/* c holds the bounds of a lane's segment: the last lane in bits 0-4, a mask of the segment in bits
- * 8-12. */
+/* c holds the bounds of a lane's segment: the last lane in bits 0-4, a mask of the segment in
+   bits 8-12. */
 static void shuffle(struct ptx_team *t, const struct ptx_instruction *i, uint32_t warp,
                     uint32_t members) {
   uint32_t result[PTX_WARP];

@@ -1,5 +1,6 @@
-/* Whole kernels on the PTX interpreter: control flow, memory, warps and barriers, atomics, errors, images. The kernels
-   are tests/gpusim/kernels/, compiled by nvcc when the tests are built; each is compared with the same sum in C. */
+/* Whole kernels on the PTX interpreter: control flow, memory, warps and barriers, atomics,
+   errors, images. The kernels are tests/gpusim/kernels/, compiled by nvcc when the tests are
+   built; each is compared with the same sum in C. */
 #include "tests/unit/gpusim_ptx.h"
 #include "tests/gpusim/image.h"
 #include "tests/gpusim/ptx.h"

@@ -1,7 +1,8 @@
-/* Each arithmetic instruction of the PTX interpreter against a reference in C, bit for bit, on zeros, subnormals,
-   infinities, NaNs, limits and random bits. A kernel of one instruction is written out as PTX for each. Directed
-   rounding is checked against exact 128-bit arithmetic, half precision against a table of all halves, so that nothing
-   is compared with itself. Every check is made with both builds of the interpreter's loops. */
+/* Each arithmetic instruction of the PTX interpreter against a reference in C, bit for bit, on
+   zeros, subnormals, infinities, NaNs, limits and random bits. A kernel of one instruction is
+   written out as PTX for each. Directed rounding is checked against exact 128-bit arithmetic,
+   half precision against a table of all halves, so that nothing is compared with itself. Every
+   check is made with both builds of the interpreter's loops. */
 #include "tests/gpusim/ptx.h"
 #include "tests/lib/tap.h"
 #include "tests/unit/gpusim_ptx.h"
@@ -158,7 +159,8 @@ static void fill_all(const int bits[4]) {
   fill(in_b, bits[2]);
   fill(in_c, bits[3]);
 }
-/* Finite floats whose exponents lie so close together that sums of products are exact in 128 bits. */
+/* Finite floats whose exponents lie so close together that sums of products are exact in 128
+   bits. */
 static void fill_moderate(void) {
   uint64_t *inputs[3] = {in_a, in_b, in_c};
   random_state = 362436069u;
@@ -292,7 +294,8 @@ static double small_value(uint32_t bits, bool half) {
                                       : ldexp(whole, (int)(exponent ? exponent : 1) - scale);
   return bits >> 15 ? -value : value;
 }
-/* Positive small floats are in the order of their bits: bisect for the largest that isn't above x. */
+/* Positive small floats are in the order of their bits: bisect for the largest that isn't above
+   x. */
 static uint64_t small_of(__float128 x, bool half, enum ptx_round mode) {
   uint32_t infinity = half ? 0x7c00 : 0x7f80, low = 0, high = infinity;
   bool negative = x < 0 || (x == 0 && signbit((double)x));
