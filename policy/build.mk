@@ -10,3 +10,17 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR)
 $(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/config.o
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ -o $@
 ALL += $(B)/offload
+
+# The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
+POLICY_TESTS := policy_config policy_budget policy_report
+$(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
+UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
+
+## bench: measured figures in build/bench.json: the CPU step beside a triad, what a hooked call costs
+# BENCHES: programs of the build, each printing a JSON object. Folders included later add to it, hence the second expansion.
+.SECONDEXPANSION:
+.PHONY: bench
+bench: all $$(BENCHES)
+	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES)

@@ -1,0 +1,74 @@
+/* The budget from recorded /proc and /sys trees (tests/data/<tree>): both generations of control groups, nested, in
+   containers and namespaces, locked memory, and what the user asks for. */
+#include "policy/budget.h"
+#include "tests/lib/tap.h"
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+
+static struct budget budget_in(const char *tree, const char *host_memory) {
+  char root[512], variable[64];
+  struct config config;
+  snprintf(root, sizeof root, "tests/data/%s", tree);
+  snprintf(variable, sizeof variable, "OFFLOAD_HOST_MEMORY=%s", host_memory ? host_memory : "");
+  char *environment[] = {variable, NULL};
+  config_load(&config, environment);
+  const struct budget budget = budget_measure(&config, root);
+  config_free(&config);
+  return budget;
+}
+
+static void expect(const char *tree, const char *host_memory, uint64_t bytes,
+                   const char *limited_by, const char *sentence) {
+  const struct budget budget = budget_in(tree, host_memory);
+  if (!tap_ok(budget.bytes == bytes && !strcmp(budget.limited_by, limited_by), "%s", sentence))
+    printf("# %llu by %s instead of %llu by %s\n", (unsigned long long)budget.bytes,
+           budget.limited_by, (unsigned long long)bytes, limited_by);
+}
+
+/* A share as the budget rounds it: down, to a byte. */
+static uint64_t share(uint64_t bytes, unsigned percent) {
+  return bytes / 100 * percent + bytes % 100 * percent / 100;
+}
+
+int main(void) {
+  static const char cgroup[] = "cgroup memory limit";
+  /* slice: 32 - (30 - 4 of cache) = 6 GiB; job: 16 - 2 = 14 GiB; step: no limit. */
+  expect("cgroup_v2_nested", "100%", 6 * GIB, "OFFLOAD_HOST_MEMORY",
+         "v2: the tightest of three nested groups counts, page cache not as used");
+  expect("cgroup_v2_nested", NULL, share(6 * GIB, 80), cgroup,
+         "unset, 80% of the tightest limit may be pinned");
+  expect("cgroup_v2_nested", "50%", share(6 * GIB, 50), "OFFLOAD_HOST_MEMORY",
+         "a share is one of what is available");
+  expect("cgroup_v2_nested", "4GiB", 4 * GIB, "OFFLOAD_HOST_MEMORY",
+         "an amount below the limits is taken as it is");
+  expect("cgroup_v2_nested", "40GiB", 6 * GIB, cgroup,
+         "an amount above a limit is cut to it, and the limit is named");
+  expect("cgroup_v1", "100%", 6 * GIB, "OFFLOAD_HOST_MEMORY",
+         "v1 in a container: the group's own directory is the mount point");
+  expect("cgroup_v1", NULL, share(6 * GIB, 80), cgroup, "v1: the limit is named");
+  expect("cgroup_hybrid", NULL, share(2 * GIB, 80), cgroup,
+         "v1 beside v2: a limit above our own unlimited group counts, with blanks in the paths");
+  expect("cgroup_v2_namespace", NULL, share(4 * GIB, 80), cgroup,
+         "a group outside our namespace: the mount point is asked; memory.high is a limit too");
+  expect("memlock", NULL, share(768 * MIB, 80), "RLIMIT_MEMLOCK",
+         "without CAP_IPC_LOCK the rest of RLIMIT_MEMLOCK counts");
+  expect("memlock", "4GiB", 4 * GIB, "OFFLOAD_HOST_MEMORY",
+         "an amount that the user names is not held against RLIMIT_MEMLOCK");
+  expect("memlock", "60GiB", 50 * GIB, "MemAvailable", "but against what the machine has it is");
+  expect("memlock_user_namespace", NULL, share(GIB, 80), "RLIMIT_MEMLOCK",
+         "CAP_IPC_LOCK of a user namespace lifts no limit");
+  expect("nothing_there", NULL, 0, "nothing known of this machine",
+         "where nothing can be read nothing is pinned");
+  expect("nothing_there", "3GiB", 3 * GIB, "OFFLOAD_HOST_MEMORY",
+         "where nothing can be read an amount still counts");
+
+  struct config config;
+  config_load(&config, NULL);
+  const struct budget here = budget_measure(&config, NULL);
+  tap_ok(*here.limited_by && strcmp(here.limited_by, "nothing known of this machine") != 0,
+         "this machine's own limits can be read");
+  config_free(&config);
+  return tap_done();
+}

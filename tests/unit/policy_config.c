@@ -1,0 +1,198 @@
+/* The OFFLOAD_* variables: what is understood, what is refused, and what is said about it. */
+#include "adam/adam.h"
+#include "policy/config.h"
+#include "tests/lib/tap.h"
+#include <string.h>
+#include <unistd.h>
+
+static struct config config;
+
+/* Loads up to three entries. */
+static const struct config *load(const char *first, const char *second, const char *third) {
+  static char entries[3][4096];
+  char *environment[4] = {NULL};
+  const char *const given[3] = {first, second, third};
+  size_t count = 0;
+  config_free(&config);
+  for (size_t i = 0; i < 3; i++)
+    if (given[i]) {
+      snprintf(entries[count], sizeof entries[count], "%s", given[i]);
+      environment[count] = entries[count];
+      count++;
+    }
+  config_load(&config, environment);
+  return &config;
+}
+
+static bool says(const char *text) {
+  return strstr(config.problems, text) != NULL;
+}
+
+static void test_sizes(void) {
+  static const struct {
+    const char *text;
+    uint64_t bytes;
+    unsigned percent;
+  } good[] = {{"0", 0, 0},
+              {"4096", 4096, 0},
+              {"1B", 1, 0},
+              {"3KiB", 3072, 0},
+              {"512MiB", (uint64_t)512 << 20, 0},
+              {"20GiB", (uint64_t)20 << 30, 0},
+              {"20gib", (uint64_t)20 << 30, 0},
+              {"1TiB", (uint64_t)1 << 40, 0},
+              {"18446744073709551615", UINT64_MAX, 0},
+              {"1%", 0, 1},
+              {"100%", 0, 100}};
+  static const char *const bad[] = {"",
+                                    "GiB",
+                                    "20GB",
+                                    "20G",
+                                    "-1",
+                                    "1.5GiB",
+                                    "0%",
+                                    "101%",
+                                    "80%%",
+                                    "18446744073709551616",
+                                    "16777216TiB",
+                                    " 1",
+                                    "1 ",
+                                    "0x10",
+                                    "1GiBx"};
+  size_t wrong = 0;
+  struct config_size size;
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    wrong += !config_parse_size(good[i].text, &size) || size.bytes != good[i].bytes ||
+             size.percent != good[i].percent || !size.set;
+  tap_ok(!wrong, "sizes are plain bytes, B, KiB, MiB, GiB, TiB or a share");
+  wrong = 0;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    if (config_parse_size(bad[i], &size)) {
+      wrong++;
+      printf("# '%s' was taken\n", bad[i]);
+    }
+  tap_ok(!wrong, "what is no size, too large or no share is refused");
+}
+
+static void test_values(void) {
+  load(NULL, NULL, NULL);
+  tap_ok(config.mode == MODE_FULL && config.step == STEP_AUTO && !config.host_memory.set &&
+             config.device_staging.bytes == 16u << 20 && config.min_allocation.bytes == 2u << 20 &&
+             config.overflow && !config.threads && config.isa == ADAM_ISA_AUTO &&
+             config.log == LOG_NORMAL && !config.report && !config.callers && !config.piece.bytes &&
+             !config.problems[0],
+         "without variables the initial values of the list stand and nothing is wrong");
+  load("OFFLOAD_MODE=pressure", "OFFLOAD_STEP=stream", "OFFLOAD_LOG=quiet");
+  tap_ok(config.mode == MODE_PRESSURE && config.step == STEP_STREAM && config.log == LOG_QUIET &&
+             !config.problems[0],
+         "words are taken");
+  load("OFFLOAD_ISA=avx512", "OFFLOAD_THREADS=12", "OFFLOAD_OVERFLOW=0");
+  tap_ok(config.isa == ADAM_ISA_AVX512 && config.threads == 12 && !config.overflow &&
+             !config.problems[0],
+         "the instruction set's words are adam's numbers; counts and flags are taken");
+  load("OFFLOAD_HOST_MEMORY=25%", "OFFLOAD_REPORT=/tmp/r.json", "PATH=/bin");
+  tap_ok(config.host_memory.percent == 25 && !strcmp(config.report, "/tmp/r.json") &&
+             !config.problems[0],
+         "shares and paths are taken, other programs' variables left alone");
+  char directory[2048], expected[4096];
+  load("OFFLOAD_REPORT=out/r.json", NULL, NULL);
+  snprintf(expected, sizeof expected, "%s/out/r.json",
+           getcwd(directory, sizeof directory) ? directory : "");
+  tap_ok(!strcmp(config.report, expected), "a relative path counts from where the program started");
+  load("OFFLOAD_MODE=off", "OFFLOAD_MODE=full", NULL);
+  tap_ok(config.mode == MODE_OFF, "of two entries the first counts, as with getenv");
+  load("OFFLOAD_MODE=", "OFFLOAD_STEP=", "OFFLOAD_REPORT=");
+  tap_ok(config.mode == MODE_FULL && !config.report && !config.problems[0],
+         "an empty value is as none");
+}
+
+static void test_problems(void) {
+  load("OFFLOAD_MODE=fast", NULL, NULL);
+  tap_ok(config.mode == MODE_FULL && says("OFFLOAD_MODE=fast") &&
+             says("full, pressure, observe, off") && says("stays at full"),
+         "a bad word: variable, value and remedy are named, the initial value stays");
+  load("OFFLOAD_HOST_MEMORY=20GB", "OFFLOAD_THREADS=many", "OFFLOAD_OVERFLOW=yes");
+  tap_ok(!config.host_memory.set && says("OFFLOAD_HOST_MEMORY=20GB") && says("20GiB, 512MiB") &&
+             says("OFFLOAD_THREADS=many") && says("whole number") && says("OFFLOAD_OVERFLOW=yes") &&
+             says("0 or 1") && config.overflow,
+         "bad sizes, counts and flags likewise, each in its line");
+  load("OFFLOAD_PIECE=10%", "OFFLOAD_THREADS=5000", NULL);
+  tap_ok(!config.piece.percent && says("OFFLOAD_PIECE=10%") && !config.threads &&
+             says("OFFLOAD_THREADS=5000"),
+         "a share where none makes sense and a count too large are refused");
+  load("OFFLOAD_HOST_MEMROY=1GiB", NULL, NULL);
+  tap_ok(!config.host_memory.set && says("OFFLOAD_HOST_MEMROY") &&
+             says("did you mean OFFLOAD_HOST_MEMORY?"),
+         "a misspelt name is told with the one that was meant");
+  load("OFFLOAD_TELEPORT=1", "OFFLOAD_=1", "OFFLOADED=1");
+  tap_ok(says("OFFLOAD_TELEPORT is not a variable") && !says("did you mean") && !says("OFFLOADED"),
+         "an unknown name without a neighbour is told alone; other prefixes are not ours");
+  load("OFFLOAD_MODE=\033[31mred", NULL, NULL);
+  tap_ok(!strchr(config.problems, '\033') && says("?[31mred"),
+         "control characters of a value don't reach the terminal");
+  char entry[4096];
+  snprintf(entry, sizeof entry, "OFFLOAD_MODE=%04000d", 1);
+  load(entry, NULL, NULL);
+  tap_ok(strlen(config.problems) < 300 && says("..."), "a very long value is shortened");
+}
+
+static void test_combinations(void) {
+  load("OFFLOAD_MODE=observe", "OFFLOAD_STEP=cpu", NULL);
+  tap_ok(says("OFFLOAD_STEP=cpu has no effect with OFFLOAD_MODE=observe"),
+         "a step mode while nothing moves is named");
+  load("OFFLOAD_STEP=direct", "OFFLOAD_ISA=avx2", NULL);
+  tap_ok(says("OFFLOAD_ISA has no effect with OFFLOAD_STEP=direct"),
+         "an instruction set without a CPU step is named");
+  load("OFFLOAD_HOST_MEMORY=0", NULL, NULL);
+  tap_ok(says("OFFLOAD_HOST_MEMORY=0") && says("OFFLOAD_MODE=observe"),
+         "no host memory at all is named with the mode that was meant");
+  load("OFFLOAD_HOST_MEMORY=4KiB", "OFFLOAD_PIECE=16KiB", NULL);
+  tap_ok(says("smaller than one piece"), "a budget below one piece is named");
+  load("OFFLOAD_MODE=off", "OFFLOAD_STEP=cpu", "OFFLOAD_HOST_MEMORY=0");
+  tap_ok(!config.problems[0], "off is always possible: nothing is said");
+}
+
+static void test_many_problems(void) {
+  static char entries[100][64];
+  char *environment[101] = {NULL};
+  for (size_t i = 0; i < 100; i++) {
+    snprintf(entries[i], sizeof entries[i], "OFFLOAD_UNKNOWN_%zu=1", i);
+    environment[i] = entries[i];
+  }
+  config_free(&config);
+  config_load(&config, environment);
+  const char *last = strrchr(config.problems, '\n');
+  const char *more = "more is wrong";
+  tap_ok(strlen(config.problems) < sizeof config.problems && last &&
+             !strncmp(last + 1, more, strlen(more)) && strstr(config.problems, more) == last + 1,
+         "more problems than fit end in one line that says so");
+}
+
+static void test_callers(void) {
+  load("OFFLOAD_CALLERS=libfoo,libbar.so.2,,train", NULL, NULL);
+  tap_ok(config_caller_allowed(&config, "/usr/lib/libfoo.so") &&
+             config_caller_allowed(&config, "/opt/x/libfoo.so.1.2") &&
+             config_caller_allowed(&config, "libbar.so") &&
+             config_caller_allowed(&config, "/home/u/train"),
+         "callers are named by base name up to .so");
+  tap_ok(!config_caller_allowed(&config, "/usr/lib/libfoo2.so") &&
+             !config_caller_allowed(&config, "/usr/lib/libfo.so") &&
+             !config_caller_allowed(&config, "/train/other") &&
+             !config_caller_allowed(&config, "") && !config_caller_allowed(&config, NULL),
+         "other modules are not");
+  load("OFFLOAD_CALLERS=*", NULL, NULL);
+  tap_ok(config_caller_allowed(&config, "/any/thing"), "* means every caller");
+  load(NULL, NULL, NULL);
+  tap_ok(!config_caller_allowed(&config, "/usr/lib/libfoo.so"), "unset, none is named");
+}
+
+int main(void) {
+  test_sizes();
+  test_values();
+  test_problems();
+  test_combinations();
+  test_many_problems();
+  test_callers();
+  config_free(&config);
+  return tap_done();
+}

@@ -1,0 +1,246 @@
+/* The report: valid against policy/report.schema.json whatever the strings hold, written atomically; counters, rows and
+   reasons; the lines on stderr. */
+#include "policy/report.h"
+#include "tests/lib/tap.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/policy_report.XXXXXX";
+static char path[64];
+static struct config config;
+
+static void configure(enum config_log log, const char *report_path) {
+  config_free(&config);
+  config_load(&config, NULL);
+  config.log = log;
+  config.report = report_path ? strdup(report_path) : NULL;
+}
+
+/* Runs `action` with stderr going to a file; returns what was written. */
+static const char *stderr_of(void (*action)(void)) {
+  static char text[8192];
+  char name[64];
+  snprintf(name, sizeof name, "%s/stderr", directory);
+  const int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600), saved = dup(STDERR_FILENO);
+  fflush(stderr);
+  dup2(file, STDERR_FILENO);
+  action();
+  dup2(saved, STDERR_FILENO);
+  const ssize_t bytes = pread(file, text, sizeof text - 1, 0);
+  text[bytes > 0 ? bytes : 0] = 0;
+  close(saved);
+  close(file);
+  return text;
+}
+
+static const char *contents(const char *file) {
+  static char text[65536];
+  const int fd = open(file, O_RDONLY);
+  const ssize_t bytes = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  text[bytes > 0 ? bytes : 0] = 0;
+  if (fd >= 0)
+    close(fd);
+  return text;
+}
+
+static bool valid(void) {
+  char command[256];
+  snprintf(command, sizeof command, "python3 tests/lib/validate.py policy/report.schema.json %s",
+           path);
+  fflush(stdout);
+  return system(command) == 0;
+}
+
+static void finish(void) {
+  report_finish(&config);
+}
+
+static void fill_function(struct report_function *f) {
+  snprintf(f->name, sizeof f->name, "AdamW fp32");
+  snprintf(f->family, sizeof f->family, "torch_fused_adamw");
+  f->metadata_bytes = 3336;
+  snprintf(f->generation, sizeof f->generation, "torch 2.11+");
+  snprintf(f->decay, sizeof f->decay, "fused");
+  snprintf(f->mode, sizeof f->mode, "cpu");
+  atomic_store(&f->launches, 12);
+  atomic_store(&f->launches_cpu, 11);
+}
+
+static void test_file(void) {
+  configure(LOG_QUIET, path);
+  report_configure(&config);
+  tap_ok(!*stderr_of(finish) && valid(), "a report of nothing is valid, and quiet");
+  report_add(steps, 84);
+  report_add(link_bytes_down, UINT64_MAX - 5);
+  fill_function(report_function_new());
+  fill_function(report_function_new());
+  report_reason("plain");
+  report_reason("%s", "quote \" backslash \\ newline \n tab \t bell \a delete \x7f");
+  report_reason("%s", "UTF-8 \xc3\xa4 \xe2\x82\xac \xf0\x9f\x90\xa2");
+  report_reason("%s", "broken \xff \xc3( \xed\xa0\x80 \xc0\xaf \xf4\x90\x80\x80 end \xe2\x82");
+  report.tier = "host_numa";
+  report.budget_bytes = 1u << 30;
+  snprintf(report.budget_limited_by, sizeof report.budget_limited_by, "MemAvailable");
+  config.callers = strdup("a\"b");
+  config.host_memory = (struct config_size){.percent = 80, .set = true};
+  config.report = config.report ? config.report : strdup(path);
+  finish();
+  tap_ok(valid(), "a report with rows, any bytes in strings and shares is valid");
+  const char *text = contents(path);
+  tap_ok(strstr(text, "\"steps\": 84") && strstr(text, "18446744073709551610") &&
+             strstr(text, "\"host_memory\": \"80%\"") &&
+             strstr(text, "\"limited_by\": "
+                          "\"MemAvailable\"") &&
+             strstr(text, "\"launches_cpu\": 11"),
+         "counters, settings, budget and rows stand in it");
+  tap_ok(strstr(text, "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x90\xa2") &&
+             strstr(text, "broken \\ufffd \\ufffd( \\ufffd\\ufffd\\ufffd \\ufffd\\ufffd") &&
+             strstr(text, "\\u0007") && !strchr(text, '\a'),
+         "UTF-8 stays, what is none becomes a replacement character, controls are escaped");
+  char command[128];
+  snprintf(command, sizeof command, "ls %s | grep -q tmp", directory);
+  tap_ok(system(command) != 0, "no temporary file is left");
+}
+
+static void test_unwritable(void) {
+  configure(LOG_QUIET, "/nowhere/at/all/report.json");
+  const char *line = stderr_of(finish);
+  tap_ok(strstr(line, "OFFLOAD_REPORT=/nowhere/at/all/report.json") &&
+             strstr(line, "No such file") && strchr(line, '\n') == line + strlen(line) - 1,
+         "a report that can't be written is one line with variable, value, reason and remedy");
+  char locked[64];
+  snprintf(locked, sizeof locked, "%s/is_a_directory", directory);
+  mkdir(locked, 0700);
+  configure(LOG_QUIET, locked);
+  line = stderr_of(finish);
+  char temporary[128];
+  snprintf(temporary, sizeof temporary, "ls %s | grep -q tmp", directory);
+  tap_ok(strstr(line, "is_a_directory") && system(temporary) != 0,
+         "when the rename fails the temporary file is removed");
+}
+
+static void test_exit_line(void) {
+  report_reset();
+  configure(LOG_NORMAL, NULL);
+  tap_ok(!*stderr_of(finish), "before cuInit succeeded no line is written");
+  report_configure(&config);
+  report_reason("no known Adam kernel was launched");
+  tap_ok(strstr(stderr_of(finish),
+                "liboffload: no optimizer step was recognised, nothing was moved: no known Adam "
+                "kernel was launched\n") != NULL,
+         "without a step the line says so, and the first reason");
+  report_add(steps, 84);
+  tap_ok(strstr(stderr_of(finish), "84 steps; no optimizer state was moved: no known") != NULL,
+         "with steps but nothing moved too");
+  report_moved((int64_t)812 << 20);
+  report_moved(-((int64_t)300 << 20));
+  report_add(elements_cpu, 960);
+  report_add(elements_direct, 40);
+  report_add(refusals, 3);
+  const char *line = stderr_of(finish);
+  tap_ok(strstr(line, "84 steps; 512 MiB of optimizer state on the host (at most 812 MiB, ") &&
+             strstr(line, "step by cpu 96%, direct 4%;") &&
+             strstr(line, "3 launches refused by the proof"),
+         "else what is on the host, at most, the budget, the modes' parts and refusals");
+  configure(LOG_QUIET, NULL);
+  report_configure(&config);
+  tap_ok(!*stderr_of(finish), "OFFLOAD_LOG=quiet silences it");
+}
+
+static void say_verbose(void) {
+  report_reason("a verbose reason");
+  report_reason("a verbose reason");
+}
+
+static void say_long(void) {
+  char text[5000];
+  memset(text, 'x', sizeof text);
+  text[sizeof text - 1] = 0;
+  report_line(LOG_NORMAL, "%s", text);
+}
+
+static void *add(void *unused) {
+  (void)unused;
+  for (int i = 0; i < 10000; i++) {
+    report_add(proofs, 1);
+    report_moved(2);
+    report_moved(-2);
+    report_reason("reason %d", i % 8);
+  }
+  return NULL;
+}
+
+static void test_lists(void) {
+  report_reset();
+  configure(LOG_VERBOSE, path);
+  report_configure(&config);
+  const char *text = stderr_of(say_verbose);
+  tap_ok(!strcmp(text, "liboffload: a verbose reason\n") && report.reason_count == 1,
+         "a reason is kept and, when verbose, printed once");
+  text = stderr_of(say_long);
+  tap_ok(strlen(text) < 1100 && text[strlen(text) - 1] == '\n', "a long line is cut, and ends");
+  report_reset();
+  pthread_t threads[4];
+  for (int i = 0; i < 4; i++)
+    pthread_create(&threads[i], NULL, add, NULL);
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
+  tap_ok(report.totals.proofs == 40000 && !report.totals.moved_bytes &&
+             report.totals.moved_bytes_peak >= 2 && report.totals.moved_bytes_peak <= 8 &&
+             report.reason_count == 8,
+         "counters, the peak and reasons are right under four threads");
+  size_t rows = 0;
+  while (report_function_new())
+    rows++;
+  for (int i = 0; i < 100; i++)
+    report_reason("many %d", i);
+  tap_ok(rows == REPORT_FUNCTIONS && report.reason_count == REPORT_REASONS &&
+             strstr(report.reasons[8], "more than 64 functions"),
+         "full tables refuse more, and the rows' end is a reason");
+  configure(LOG_QUIET, path);
+  report_configure(&config);
+  finish();
+  tap_ok(valid(), "a report with full tables is valid");
+  report_reset();
+  tap_ok(!report.reason_count && !report.totals.proofs && !report.function_count,
+         "after a reset nothing is known");
+}
+
+/* The validator itself must refuse: a wrong type, a missing key, one too many. */
+static void test_validator(void) {
+  static const char *const spoils[] = {
+      "d['totals']['steps']='84'", "del d['totals']['steps']",          "d['totals']['new_one']=1",
+      "d['tier']='moon'",          "d['settings']['host_memory']='80'", "d['schema']=2"};
+  report_reset();
+  configure(LOG_QUIET, path);
+  report_configure(&config);
+  size_t refused = 0;
+  for (size_t i = 0; i < sizeof spoils / sizeof *spoils; i++) {
+    char command[512];
+    finish();
+    snprintf(command, sizeof command,
+             "python3 -c \"import json; d=json.load(open('%s')); %s; json.dump(d,open('%s','w'))\"",
+             path, spoils[i], path);
+    refused += !system(command) && !valid();
+  }
+  tap_ok(refused == sizeof spoils / sizeof *spoils, "the schema refuses spoilt reports");
+}
+
+int main(void) {
+  if (!mkdtemp(directory))
+    return 1;
+  snprintf(path, sizeof path, "%s/report.json", directory);
+  test_file();
+  test_unwritable();
+  test_exit_line();
+  test_lists();
+  test_validator();
+  config_free(&config);
+  char command[64];
+  snprintf(command, sizeof command, "rm -r %s", directory);
+  tap_ok(!system(command), "nothing is left behind");
+  return tap_done();
+}
