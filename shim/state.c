@@ -125,7 +125,7 @@ static void keep_partners(const struct view *view) {
 
 struct items {
   struct move_item *items;
-  size_t count, room, bytes;
+  size_t count, room;
 };
 
 static void append(struct items *items, struct range *range, uint32_t piece) {
@@ -138,7 +138,6 @@ static void append(struct items *items, struct range *range, uint32_t piece) {
     items->room = more;
   }
   items->items[items->count++] = (struct move_item){range, piece};
-  items->bytes += range->piece_bytes;
 }
 
 /* The piece that holds the address, if it is planned to go to the host; it is listed once. */
@@ -181,28 +180,42 @@ static struct items list_home(const struct view *view) {
 
 /* ---- moving ---- */
 
-/* As many of the listed pieces as the budget has room for, in pairs. */
-static CUresult move_to_host(struct items *items, CUstream stream, bool wait, size_t *moved) {
+/* Cuts the list, and takes away what lost its partner by that. */
+static void cut(const struct view *view, struct items *items, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    items->items[i].range->pieces[items->items[i].piece].plan = PLAN_TO_HOST;
+  keep_partners(view);
+  items->count = 0;
+  for (size_t i = 0; i < count; i++) {
+    struct piece *piece = &items->items[i].range->pieces[items->items[i].piece];
+    if (piece->plan == PLAN_TO_HOST)
+      items->items[items->count++] = items->items[i];
+    piece->plan = PLAN_STAY;
+  }
+}
+
+/* As many of the listed pieces as the budget has room for. */
+static CUresult move_to_host(const struct view *view, struct items *items, CUstream stream,
+                             bool wait, size_t *moved) {
+  static bool said;
   *moved = 0;
   if (!items->count)
     return CUDA_SUCCESS;
-  const size_t bytes = items->items[0].range->piece_bytes;
+  const size_t bytes = items->items[0].range->piece_bytes, wanted = items->count;
   CUmemLocation location;
   if (!tier_location(items->items[0].range->device, bytes, &location))
     return CUDA_SUCCESS;
-  size_t count = tier_room() / bytes;
-  if (count >= items->count)
-    count = items->count;
-  else if (count > 1)
-    count -= count % 2;
-  CUresult result = move_pieces(items->items, count, PIECE_HOST, stream, wait, moved);
-  static bool said;
-  if (!result && count < items->count && !said)
-    report_reason("%zu of %zu bytes of state stay on the device: the host memory budget is used up "
-                  "(%s); raise "
+  const size_t room = tier_room() / bytes;
+  if (room < wanted)
+    cut(view, items, room);
+  CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
+  if (!result && room < wanted && !said) {
+    said = true;
+    report_reason("%zu of %zu bytes of state stay on the device: the host memory budget (%s) is "
+                  "used up; raise "
                   "OFFLOAD_HOST_MEMORY or free host memory",
-                  items->bytes - count * bytes, items->bytes, report.budget_limited_by);
-  said |= count < items->count;
+                  (wanted - items->count) * bytes, wanted * bytes, report.budget_limited_by);
+  }
   return result;
 }
 
@@ -285,7 +298,7 @@ static CUresult settle(CUstream stream) {
       say_observed(&view);
     } else {
       const uint64_t late = move_late_count();
-      result = move_to_host(&to_host, stream, true, &moved);
+      result = move_to_host(&view, &to_host, stream, true, &moved);
       if (!result)
         result = move_home(&home, stream);
       if (move_late_count() != late)
@@ -366,11 +379,10 @@ size_t state_evict(size_t wanted_bytes) {
     struct items items = list_planned(&view);
     if (items.count) {
       const size_t bytes = items.items[0].range->piece_bytes;
-      const size_t enough = (wanted_bytes + bytes - 1) / bytes;
+      const size_t enough = ((wanted_bytes + bytes - 1) / bytes + 1) / 2 * 2; /* m with v */
       size_t moved;
       items.count = enough < items.count ? enough : items.count;
-      items.bytes = items.count * bytes;
-      (void)move_to_host(&items, NULL, false, &moved); /* a failure has stopped the hooks */
+      (void)move_to_host(&view, &items, NULL, false, &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }
     free(items.items);

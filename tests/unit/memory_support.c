@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-struct driver driver, whole; /* what the rooms call; what the simulator has */
+struct driver driver;       /* what the rooms call */
+static struct driver whole; /* what the simulator has */
 struct config config;
 uint64_t budget_bytes;
 _Atomic bool capture_open, adam_seen, stopped;
@@ -73,6 +74,10 @@ static bool load_driver(void) {
   CUcontext context;
   return driver.cuInit && !driver.cuInit(0) && !driver.cuDevicePrimaryCtxRetain(&context, 0) &&
          !driver.cuCtxSetCurrent(context);
+}
+
+const struct driver *whole_driver(void) {
+  return &whole;
 }
 
 unsigned calls_made, calls_failed;

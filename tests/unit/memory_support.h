@@ -55,6 +55,9 @@ CUstream new_stream(void);
 void delay(CUstream stream, unsigned milliseconds);
 bool reported(const char *part);
 
+/* What the simulator has, whatever the rooms' table says. */
+const struct driver *whole_driver(void);
+
 /* Driver calls that fail: from call `first` on, `times` of them; counts all calls of the wrapped
  * functions. */
 void failing(unsigned first, unsigned times);

@@ -146,7 +146,7 @@ static const char *small_budget(void) {
   CHECK(!names(pairs, 2, NULL) && !names(pairs, 2, NULL) && !names(pairs, 2, NULL));
   CHECK(pieces_on_host(pairs[0].m) == 3 &&
         pieces_on_host(pairs[0].v) == 3); /* pairs, not all of m */
-  CHECK(on_host(&pairs[0]) + on_host(&pairs[1]) <= 7);
+  CHECK(on_host(&pairs[0]) + on_host(&pairs[1]) == 6);
   CHECK(reported("OFFLOAD_HOST_MEMORY") && report.reason_count == 1);
   CHECK(pair_holds(&pairs[0], 1) && pair_holds(&pairs[1], 3));
   return NULL;
@@ -210,6 +210,48 @@ static const char *late_writes(void) {
   unsigned char *host_m = (unsigned char *)pair.m, *host_v = (unsigned char *)pair.v;
   for (size_t i = 0; i < PIECE; i++)
     CHECK(host_m[i] == 0x42 && host_v[i] == 0x43);
+  return NULL;
+}
+
+/* The step goes over to a stream that has not touched the state so far. */
+static const char *new_optimizer_stream(void) {
+  struct pair pair = make_pair(2 * PIECE, 1);
+  CUstream stream = new_stream();
+  CHECK(!names(&pair, 1, NULL));
+  delay(stream, 60);
+  CHECK(!driver.cuMemsetD8Async(pair.m, 0x42, 2 * PIECE, stream));
+  CHECK(!names(&pair, 1, stream) && on_host(&pair) == 4);
+  for (size_t i = 0; i < 2 * PIECE; i++)
+    CHECK(((unsigned char *)pair.m)[i] == 0x42);
+  return NULL;
+}
+
+/* Another thread's write that comes after the copy of the piece was queued. */
+static uintptr_t written_late;
+static CUresult copy_then_write(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CUresult result = whole_driver()->cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+  if (from != written_late)
+    return result;
+  CUstream other = new_stream();
+  state_foreign_access(from, PIECE, other, true);
+  (void)driver.cuStreamSynchronize(stream);
+  (void)driver.cuMemsetD8Async(from, 0x44, PIECE, other);
+  (void)driver.cuStreamSynchronize(other);
+  return result;
+}
+
+static const char *write_during_move(void) {
+  struct pair pair = make_pair(2 * PIECE, 1);
+  CHECK(!names(&pair, 1, NULL));
+  written_late = pair.v + PIECE;
+  driver.cuMemcpyDtoDAsync_v2 = copy_then_write;
+  CHECK(!names(&pair, 1, NULL));
+  written_late = 0;
+  unsigned char byte = 0;
+  CHECK(!driver.cuMemcpyDtoH_v2(&byte, pair.v + PIECE + 5, 1) && byte == 0x44);
+  CHECK(pieces_on_host(pair.m) == 2 && holds(pair.m, 2 * PIECE, 1) && holds(pair.v, PIECE, 2));
+  CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && on_host(&pair) == 4);
+  CHECK(*(unsigned char *)(pair.v + PIECE) == 0x44);
   return NULL;
 }
 
@@ -469,6 +511,8 @@ int main(void) {
   TEST_CASE("the same with delays on every stream", "GPUSIM_DELAY_US=3000 FAKECUDA_DELAY_US=3000",
             late_writes);
   TEST_CASE("the same with one hardware queue", "GPUSIM_QUEUES=1 FAKECUDA_QUEUES=1", late_writes);
+  TEST_CASE("moving waits for the stream of the step that begins", "", new_optimizer_stream);
+  TEST_CASE("a write that comes while a piece is being copied is not lost", "", write_during_move);
   TEST_CASE("moving waits for the work of a stream that was destroyed", "", destroyed_stream);
   TEST_CASE("a stream that doesn't finish puts the move off", "", stuck_stream);
   TEST_CASE("nothing moves while a capture is open, and what a capture saw never does", "",
