@@ -24,7 +24,7 @@ struct lines {
 static bool lines_open(struct lines *lines, const char *root, const char *path) {
   char full[PATH_BYTES];
   const int length = snprintf(full, sizeof full, "%s%s", root, path);
-  lines->begin = lines->end = 0;
+  memset(lines, 0, sizeof *lines);
   lines->fd = length > 0 && (size_t)length < sizeof full ? open(full, O_RDONLY | O_CLOEXEC) : -1;
   return lines->fd >= 0;
 }
@@ -95,7 +95,7 @@ static uint64_t number_after(const char *root, const char *path, const char *key
   if (!lines_open(&lines, root, path))
     return value;
   for (char *line; (line = lines_next(&lines));)
-    if (!strncmp(line, key, key_bytes) && strchr(" \t:", line[key_bytes])) {
+    if (!strncmp(line, key, key_bytes) && line[key_bytes] && strchr(" \t:", line[key_bytes])) {
       value = number_of(line + key_bytes + strspn(line + key_bytes, ":"));
       break;
     }

@@ -208,9 +208,9 @@ problem(struct config *config, const char *format, ...) {
 /* A value as it may be shown on a terminal: short, printable. */
 static const char *shown(const char *value, char buffer[SHOWN_MOST + 4]) {
   size_t i = 0;
-  for (; value[i] && i < SHOWN_MOST; i++)
+  for (; i < SHOWN_MOST && value[i]; i++)
     buffer[i] = value[i] >= ' ' && value[i] <= '~' ? value[i] : '?';
-  strcpy(buffer + i, value[i] ? "..." : "");
+  memcpy(buffer + i, value[i] ? "..." : "\0\0\0", 4);
   return buffer;
 }
 

@@ -23,8 +23,13 @@ bool inspect_find(const char *command, char *path, size_t path_bytes) {
   const char *directories = getenv("PATH");
   int error = ENOENT;
   if (strchr(command, '/') || !*command) {
-    snprintf(path, path_bytes, "%s", command);
     struct stat file;
+    const size_t bytes = strlen(command) + 1;
+    if (bytes > path_bytes) {
+      errno = ENAMETOOLONG;
+      return false;
+    }
+    memcpy(path, command, bytes);
     if (stat(command, &file) != 0)
       return false;
     errno = EACCES;

@@ -19,8 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum {
   EXIT_USAGE = 2,
   EXIT_CANNOT_RUN = 126,

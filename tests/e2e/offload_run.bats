@@ -2,6 +2,10 @@
 # `offload run`: what it preloads, what it says, and that it gets out of the way. A small library of our own stands in for
 # liboffload.so where a program must tell whether it was loaded.
 
+# The programs' own variables are quoted from this shell on purpose.
+# shellcheck disable=SC2016
+
+bats_require_minimum_version 1.5.0
 BUILD=${OFFLOAD_TEST_BUILD:-$BATS_TEST_DIRNAME/../../build}
 OFFLOAD=$BUILD/offload
 
@@ -105,8 +109,7 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 @test "the exit status is the program's, 127 when there is none, 126 when it may not run" {
   run marked -- sh -c 'exit 3'
   [ "$status" -eq 3 ]
-  run marked -- no-such-program-anywhere
-  [ "$status" -eq 127 ]
+  run -127 marked -- no-such-program-anywhere
   [[ $output == *no-such-program-anywhere* ]]
   run marked -- /etc/passwd
   [ "$status" -eq 126 ]
@@ -163,15 +166,15 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 # patched BYTE VALUE...: a copy of the dynamic program with bytes of its ELF header replaced.
 patched() {
   cp "$FILES/dynamic" "$FILES/patched"
-  printf "$2" | dd of="$FILES/patched" bs=1 seek="$1" conv=notrunc status=none
+  printf '%b' "$2" | dd of="$FILES/patched" bs=1 seek="$1" conv=notrunc status=none
 }
 
 @test "a 32-bit program, another processor's and one linked with musl are named as what they are" {
-  patched 4 '\001'
+  patched 4 '\0001'
   run marked --require -- "$FILES/patched"
   [ "$status" -eq 2 ]
   [[ $output == *"32-bit"* ]]
-  patched 18 '\363'
+  patched 18 '\0363'
   run marked --require -- "$FILES/patched"
   [ "$status" -eq 2 ]
   [[ $output == *"another kind of processor"* ]]
