@@ -45,3 +45,12 @@ clean:
 	@find build -mindepth 1 -maxdepth 1 ! -name toolkit ! -name downloads -exec rm -rf {} + 2>/dev/null || true
 distclean:
 	rm -rf build
+
+PREFIX ?= /usr/local
+## install: the library, its companion and the program `offload` under PREFIX (/usr/local)
+.PHONY: install
+install: $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(B)/offload $(DESTDIR)$(PREFIX)/bin
+	@echo 'use it: LD_PRELOAD=$(PREFIX)/lib/liboffload.so PROGRAM, or: $(PREFIX)/bin/offload run -- PROGRAM'

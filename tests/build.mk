@@ -31,3 +31,25 @@ test-unit: deps
 test-e2e: deps
 	@mkdir -p $(B)
 	$(run_tests) $(E2E_TESTS)
+
+## test-mutants: break the code one rule at a time; the tests must notice every mutant (tests/mutants.def)
+.PHONY: test-mutants
+test-mutants: all test-programs
+	$(PYTHON) tests/mutants.py
+
+## test-sanitizers: the unit tests and one whole run under AddressSanitizer + UBSan and under ThreadSanitizer
+.PHONY: test-sanitizers sanitized sanitized-unit
+test-sanitizers: all
+	bats tests/e2e/sanitizers.bats
+# With SAN=...: what tests/e2e/sanitizers.bats needs, and the unit tests counted.
+sanitized: $$(UNIT_TESTS) $$(TEST_FIXTURES) $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/gpusim/run $(B)/gpusim/libcuda.so.1 \
+  $(B)/gpusim/libcudart.so.13
+sanitized-unit:
+	@$(TAP) $(UNIT_TESTS)
+
+## test-long: all tests with more seeds, every mutant, and the static checks
+.PHONY: test-long
+test-long:
+	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-mutants
+	$(MAKE) --no-print-directory check

@@ -21,7 +21,8 @@ import sys
 import concurrent.futures
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SOURCES = ["Makefile", "shim", "adam", "policy", "nvme", "deps", "tests", "integration"]
+SOURCES = ["Makefile", "deps.mk", "check.mk", "shim", "adam", "policy", "nvme", "deps", "tests", "integration"]
+BUILT = ["shim", "adam", "policy", "gen", "gpusim", "tests", "liboffload.so", "liboffload-adam.so"]
 TIMEOUT_SECONDS = 180
 
 
@@ -40,18 +41,13 @@ def fresh_tree(name):
             shutil.copytree(path, os.path.join(tree, source), symlinks=True)
         elif os.path.exists(path):
             shutil.copy2(path, tree)
-    # what a mutant of one folder leaves as it is needn't be built again
+    # what a mutant leaves as it is needn't be built again
     os.makedirs(os.path.join(tree, "build"))
-    for part in os.listdir(os.path.join(ROOT, "build")):
-        if part in ("mutants", "test", "san-address,undefined", "san-thread"):
-            continue
+    for part in BUILT:
         src, dst = os.path.join(ROOT, "build", part), os.path.join(tree, "build", part)
         if os.path.isdir(src):
-            if part in ("toolkit", "charlm"):
-                os.symlink(src, dst)
-            else:
-                shutil.copytree(src, dst, symlinks=True)
-        else:
+            shutil.copytree(src, dst, symlinks=True)
+        elif os.path.exists(src):
             shutil.copy2(src, dst)
     return tree
 

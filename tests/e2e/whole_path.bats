@@ -196,7 +196,7 @@ library_alone() {
     assert_done $mode
     assert_same ema
     assert_clean
-    expect '.totals.foreign_touches > 0' "the foreign kernel was seen"
+    expect '.totals.foreign_touches > 0 and .totals.pieces_home > 0' "the foreign kernel was seen and its pieces went home"
   done
 }
 
@@ -259,21 +259,36 @@ hidden() {
   done
 }
 
+@test "tensors of several chunks, split over launches, step by cpu and stream as they do alone" {
+  # 23 million elements a table: 352 chunks, more than a launch of the small layout holds
+  local big=(--segment-scale 1 --table-count 1 --tables 1441792 --steps 4 --kernel 3336_float)
+  export GPUSIM_GRANULARITY=2MiB OFFLOAD_MIN_ALLOCATION=2MiB
+  plain chunks "${big[@]}"
+  for mode in cpu stream; do
+    OFFLOAD_STEP=$mode offloaded "${big[@]}"
+    assert_done $mode
+    assert_same chunks
+    assert_clean
+    expect '.functions[0].launches > 4' "more launches than steps"
+  done
+}
+
 @test "state that does not fit begins its life on the host and the numbers are those of a bigger device" {
-  plain default --steps $STEPS
-  peak=$(jq .device_peak "$BATS_FILE_TMPDIR/default.json")
+  local model=(--tables 65536 --steps $STEPS)
+  plain large "${model[@]}"
+  peak=$(jq .device_peak "$BATS_FILE_TMPDIR/large.json")
   small=$((peak * 7 / 10))
   status=0
-  GPUSIM_MEMORY=$small "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" --steps $STEPS || status=$?
+  GPUSIM_MEMORY=$small "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" "${model[@]}" || status=$?
   [ "$status" -eq 3 ]
   for mode in cpu stream direct; do
-    GPUSIM_MEMORY=$small OFFLOAD_STEP=$mode offloaded --steps $STEPS
+    GPUSIM_MEMORY=$small OFFLOAD_STEP=$mode offloaded "${model[@]}"
     assert_done $mode
-    assert_same default
+    assert_same large
     assert_clean
     expect '.totals.provisional_bytes > 0 or .totals.evictions > 0' "helped under pressure"
   done
-  GPUSIM_MEMORY=$small OFFLOAD_OVERFLOW=0 offloaded --steps $STEPS
+  GPUSIM_MEMORY=$small OFFLOAD_OVERFLOW=0 offloaded "${model[@]}"
   [ "$offloaded_status" -eq 3 ]
 }
 

@@ -1,0 +1,71 @@
+#!/usr/bin/env bats
+# The guards of the build (tests/check): the library passes, and each guard refuses what breaks its rule.
+load ../lib/e2e
+
+GUARDS=$ROOT/tests/check
+
+@test "the built library passes the guards of the build" {
+  "$GUARDS/exports" "$BUILD/liboffload.so" "$ROOT/shim/exports.txt"
+  "$GUARDS/exports" "$BUILD/liboffload-adam.so" "$GUARDS/adam_exports.txt"
+  "$GUARDS/symbols" "$BUILD/liboffload.so" "$BUILD/liboffload-adam.so"
+  "$GUARDS/dlsym" "$BUILD/liboffload.so"
+  (cd "$ROOT" && "$GUARDS/table_lock" shim/*.c)
+}
+
+# library CODE FLAGS...: a shared object made of a line of C.
+library() {
+  local code=$1
+  shift
+  echo "$code" | "${CC:-gcc}" -xc -shared -fPIC "$@" -o "$BATS_TEST_TMPDIR/broken.so" -
+}
+
+# refused WORDS COMMAND...: it fails and says so.
+refused() {
+  local words=$1
+  shift
+  run "$@"
+  echo "$output"
+  [ "$status" -ne 0 ]
+  grep -q "$words" <<<"$output"
+}
+
+@test "each guard of the build refuses a library that breaks its rule" {
+  hardened=(-Wl,-z,relro,-z,now,-z,noexecstack)
+  library 'int cuInit(unsigned f) { return (int)f; } int leaked(void) { return 1; }' "${hardened[@]}"
+  refused leaked "$GUARDS/exports" "$BATS_TEST_TMPDIR/broken.so" "$ROOT/shim/exports.txt"
+  library 'int one(void) { return 1; }'
+  refused BIND_NOW "$GUARDS/symbols" "$BATS_TEST_TMPDIR/broken.so"
+  library 'int one(void) { return 1; }' "${hardened[@]}" -Wl,-rpath,/nowhere
+  refused RPATH "$GUARDS/symbols" "$BATS_TEST_TMPDIR/broken.so"
+  library 'int one(void) { return 1; }' "${hardened[@]}" -Wl,-z,execstack
+  refused 'executable stack' "$GUARDS/symbols" "$BATS_TEST_TMPDIR/broken.so"
+  library 'extern void *real; static int lock; void *dlsym_find(void) { return real; } void *real;
+    void *dlsym(void *h, const char *n) { __atomic_fetch_add(&lock, 1, 5); (void)h; (void)n; return dlsym_find(); }
+    void *dlvsym(void *h, const char *n, const char *v) { (void)v; return dlsym(h, n); }' "${hardened[@]}" -O2
+  refused . "$GUARDS/dlsym" "$BATS_TEST_TMPDIR/broken.so"
+  cat >"$BATS_TEST_TMPDIR/locked.c" <<'C'
+void held(void) {
+  pthread_rwlock_rdlock(&table);
+  driver.cuMemUnmap(0, 0);
+  pthread_rwlock_unlock(&table);
+}
+C
+  refused cuMemUnmap "$GUARDS/table_lock" "$BATS_TEST_TMPDIR/locked.c"
+}
+
+@test "a claim without a test is refused, and so is one whose test was skipped unlisted" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests/check" "$copy/tests/e2e" "$copy/build/test"
+  cp "$GUARDS/claims.py" "$copy/tests/check/"
+  printf '#!/usr/bin/env bats\n@test "it works" {\n  true\n}\n' >"$copy/tests/e2e/one.bats"
+  : >"$copy/tests/skips.txt"
+  printf '3\ta claim\ttests/e2e/one.bats\tit works\n' >"$copy/tests/claims.tsv"
+  python3 "$copy/tests/check/claims.py"
+  printf '3\tanother\ttests/e2e/one.bats\tit flies\n' >>"$copy/tests/claims.tsv"
+  refused 'it flies' python3 "$copy/tests/check/claims.py"
+  printf '3\ta claim\ttests/e2e/two.bats\tit works\n' >"$copy/tests/claims.tsv"
+  refused 'does not exist' python3 "$copy/tests/check/claims.py"
+  printf '3\ta claim\ttests/e2e/one.bats\tit works\n' >"$copy/tests/claims.tsv"
+  printf 'ok 1 - it works # skip no reason\n1..1\n' >"$copy/build/test/one.tap"
+  refused 'skipped' python3 "$copy/tests/check/claims.py"
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bats
+# A slice of the mutants that changes from day to day; `make test-mutants` runs them all.
+load ../lib/e2e
+
+SLICES=8
+
+@test "today's slice of the mutants is caught" {
+  run python3 "$ROOT/tests/mutants.py" --slice "$((10#$(date +%j) % SLICES))/$SLICES"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  grep -q '^1\.\.[1-9]' <<<"$output"
+}
+
+@test "a mutant that nothing notices is told, and so is one whose text is not found" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests" "$copy/build"
+  cp "$ROOT/tests/mutants.py" "$copy/tests/"
+  printf 'build/t: t.c\n\tcp t.c build/t; chmod +x build/t\n' >"$copy/Makefile"
+  mkdir "$copy/shim"
+  printf '#!/bin/sh\nexit 0\n' >"$copy/shim/t.c"
+  printf 'build/t: shim/t.c\n\tcp shim/t.c build/t; chmod +x build/t\n' >"$copy/Makefile"
+  {
+    printf '[unnoticed]\nrule = the comment\nfile = shim/t.c\nfind = bin/sh\nreplace = bin/bash\ntest = unit t\n'
+    printf '[missing]\nrule = no such text\nfile = shim/t.c\nfind = nowhere\ntest = unit t\n'
+    printf '[noticed]\nrule = the status\nfile = shim/t.c\nfind = exit 0\nreplace = exit 1\ntest = unit t\n'
+  } >"$copy/tests/mutants.def"
+  run python3 "$copy/tests/mutants.py"
+  echo "$output"
+  [ "$status" -ne 0 ]
+  grep -q '^not ok 1 - mutant unnoticed: the comment (survived)' <<<"$output"
+  grep -q '^not ok 2 - mutant missing: no such text (error)' <<<"$output"
+  grep -q '^ok 3 - mutant noticed: the status (caught)' <<<"$output"
+}
