@@ -249,9 +249,10 @@ static float propose(const struct adam_candidate *candidate, const struct adam_h
   const double first = weight * 0x1p23, crossings = weight * 0x1p23;
   /* Spread over the binade; where there are few crossings each is met several times, with its
    * neighbours. */
+  const unsigned again = attempt / 1021;
   const double share = (double)(attempt % 1021) / 1021.0;
   const double crossing = (double)(uint64_t)(first + crossings * share) + 0.5;
-  const double k = crossing / weight + (double)(attempt / 1021);
+  const double k = crossing / weight + (double)again;
   const uint32_t significand = (uint32_t)(k + 0.5);
   if (significand < 1u << 23 || significand >= 1u << 24)
     return full(n);
@@ -268,7 +269,7 @@ static unsigned find_decay(const struct adam_api *api, const struct adam_candida
   api->scalars(candidate->generation, hyper, 1, 0, 0, &scalars);
   unsigned count = 0;
   for (unsigned batch = 0; batch < PROBE_BATCHES && count < PROBE_DECAY; batch++) {
-    struct probe tried, one, other;
+    struct probe tried = {.p = {0}}, one, other;
     const struct elements e = {tried.p, tried.g, tried.m, tried.v};
     for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
       element_decay(candidate->mode, hyper,

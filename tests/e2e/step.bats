@@ -9,6 +9,7 @@ export OFFLOAD_PIECE=16KiB
 export OFFLOAD_LOG=quiet
 
 # compare MODE KERNEL OPTIONS...: the program without and with the preload; the last steps must have gone by MODE.
+# shellcheck disable=SC2034 # assert_done reads offloaded_status
 compare() {
   local mode=$1 kernel=$KERNELS/$2.ptx small=1
   shift 2
