@@ -13,8 +13,8 @@
      generation OLD, DOUBLE   M = f(fma(m, b1, (1-b1)*G))       V = f(fma(v, b2, ((1-b2)*G)*G))
                               u = (ss*M) / f((double)(sqrtf(V)/s2) + eps)
      generation FLOAT         M = fmaf(b1, m, fmaf(-b1, G, G))  V = fmaf(b2, v, fmaf(-b2, G*G, G*G))
-                              u = (ss*M) / (sqrtf(V)/s2 + eps)          (b1, b2, eps rounded to
-   float first) the parameter, on the GPU:  p = decay(p) - u */
+                              u = (ss*M) / (sqrtf(V)/s2 + eps)      (b1, b2, eps rounded to float first)
+     the parameter, on the GPU:  p = decay(p) - u */
 #ifndef OFFLOAD_ADAM_H
 #define OFFLOAD_ADAM_H
 #include <stdbool.h>

@@ -300,7 +300,8 @@ static uint64_t memlock_room(const char *root) {
   return limit > kibibytes(locked) ? limit - kibibytes(locked) : 0;
 }
 
-struct budget budget_measure(const struct config *config, const char *root) {
+struct budget budget_measure(const struct config *config, enum budget_pages pages,
+                             const char *root) {
   if (!root)
     root = "";
   const struct config_size *asked = &config->host_memory;
@@ -311,8 +312,7 @@ struct budget budget_measure(const struct config *config, const char *root) {
   } limits[] = {
       {cgroup_room(root), "cgroup memory limit"},
       {kibibytes(number_after(root, "/proc/meminfo", "MemAvailable")), "MemAvailable"},
-      /* Driver-made pages are usually not charged to it: someone who names an amount means it. */
-      {asked_bytes ? UNLIMITED : memlock_room(root), "RLIMIT_MEMLOCK"},
+      {pages == BUDGET_LOCKED_PAGES ? memlock_room(root) : UNLIMITED, "RLIMIT_MEMLOCK"},
   };
   struct budget budget = {UNLIMITED, "nothing known of this machine"};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)

@@ -1,6 +1,8 @@
 /* How much host memory may be pinned: the smallest of the cgroup's room (v1 and v2, every level up
-   to the root), MemAvailable, the locked-memory limit (RLIMIT_MEMLOCK, unless CAP_IPC_LOCK or an
-   amount in bytes is given), and OFFLOAD_HOST_MEMORY. */
+   to the root), MemAvailable, OFFLOAD_HOST_MEMORY and, for pages that this process locks or
+   registers itself, the locked-memory limit (RLIMIT_MEMLOCK, unless CAP_IPC_LOCK). Pages that the
+   driver makes are not charged to that limit (containers with 64 KiB of it pin gigabytes through
+   the driver every day), so it must not bound them: shared/facts/pitfalls.md 31. */
 #ifndef OFFLOAD_BUDGET_H
 #define OFFLOAD_BUDGET_H
 #include "config.h"
@@ -11,9 +13,14 @@ struct budget {
                              "RLIMIT_MEMLOCK" */
 };
 
+enum budget_pages {
+  BUDGET_DRIVER_PAGES, /* made by the driver: host handles, cuMemHostAlloc */
+  BUDGET_LOCKED_PAGES  /* our own memory, locked or registered */
+};
+
 /* Measures now. `root` is prefixed to /proc and /sys paths (tests give a recorded tree; NULL means
    the real one). Without OFFLOAD_HOST_MEMORY, 80% of the smallest limit, so that the host keeps
    breathing. Never fails: what can't be read doesn't limit, and when nothing can be read the budget
    is 0. */
-struct budget budget_measure(const struct config *, const char *root);
+struct budget budget_measure(const struct config *, enum budget_pages, const char *root);
 #endif

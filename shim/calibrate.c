@@ -16,9 +16,9 @@ enum {
   SLOT_AT = 4 * LIST_BYTES,
   GPRIME_AT = SLOT_AT + RING_HEAD + LIST_BYTES,
   STEP_AT = GPRIME_AT + LIST_BYTES,
-  LR_AT = STEP_AT + 4,
-  CALIBRATION_BYTES = LR_AT + 4
+  LR_AT = STEP_AT + 4
 };
+_Static_assert((int)LR_AT + 4 <= (int)CALIBRATION_BYTES, "the scratch block holds all of it");
 _Static_assert((int)CALIBRATION_ELEMENTS < (int)LIST_FLOATS, "a list holds a set and its offset");
 
 /* Host side of one calibration. */
@@ -265,12 +265,6 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
       return known;
   if (process_capture_open()) {
     *why = "calibration waits until no capture is open";
-    return NULL;
-  }
-  if (!ring->calibration &&
-      driver.cuMemAlloc_v2(&ring->calibration, CALIBRATION_BYTES) != CUDA_SUCCESS) {
-    ring->calibration = 0;
-    *why = "calibration finds no room on the device for its scratch data";
     return NULL;
   }
   struct run run = {.ring = ring, .api = api, .function = function};

@@ -23,7 +23,7 @@ struct branch {
 unsigned branch_bits(const struct arguments *);
 
 /* What is known of this branch, calibrating it if nothing is. NULL when it could not be tried now
-   (no room for scratch data, a capture is open): *why says so, and the next launch tries again. The
+   (a capture is open, no memory): *why says so, and the next launch tries again. The
    ring is prepared. */
 struct branch *calibrate(struct ring *, const struct adam_api *, struct function *,
                          const struct arguments *, const char **why);

@@ -1,10 +1,12 @@
 /* Moving pieces (move.h). A batch of up to BATCH pieces at a time:
 
-     1  new handles on the other tier, mapped at scratch addresses and opened     nothing of the
-   program's is touched 2  events on the streams that touched the ranges; the host waits for them 3
-   copies on a stream of ours, an event, the host waits for it 4  per piece: unmap, map, open at the
-   old address, release the old handle    the old handle can still be put back 5  the scratch
-   mappings go
+     1  new handles on the other tier, mapped at scratch addresses and opened: nothing of the
+        program's is touched
+     2  events on the streams that touched the ranges; the host waits for them
+     3  copies on a stream of ours, an event, the host waits for it
+     4  per piece: unmap, map and open at the old address, then release the old handle, which until
+        then can be put back
+     5  the scratch mappings go
 
    The host waits at most move_wait_ns: in a pipeline of ranks one stream may wait for a peer that
    waits for this thread. When that time is over the batch is given up; copies already queued are

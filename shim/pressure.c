@@ -4,8 +4,8 @@
 
      evict      known state moves to the host, and the request is tried again on the device
      overflow   before anything is known: if a known Adam kernel is in the process and the size
-   repeats that of a live allocation (m and v are made by zeros_like), the range begins its life on
-   the host, provisionally
+                repeats that of a live allocation (m and v are made by zeros_like), the range begins
+                its life on the host, provisionally
 
    A retry must come before RETRIES other sizes failed on the thread. A program that doesn't retry
    meets the out of memory it would have met without us. Overflow ends with the first step: from

@@ -1,9 +1,8 @@
 /* Memory ranges: a device allocation as one reservation of addresses, backed piece by piece.
 
      base            base+bytes      base+mapped_bytes
-      | piece 0 | piece 1 | piece 2 |        each piece: one handle, mapped whole, on the device or
-   on the host
-      `---------- reservation ------'
+      | piece 0 | piece 1 | piece 2 |        each piece: one handle, mapped whole,
+      `---------- reservation ------'        on the device or on the host
 
    A handle is the unit of moving, since the driver unmaps only whole mappings (cuda.h, cuMemUnmap).
    A tensor keeps its address wherever its pieces are. Piece state changes only under the enqueue

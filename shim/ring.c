@@ -169,12 +169,40 @@ static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
   return CUDA_SUCCESS;
 }
 
+/* The CPU step's own device memory: the probe's tensors, its inputs, the verdicts, calibration's scratch. */
+enum {
+  INPUTS_AT = (sizeof(struct proof_results) + 63) / 64 * 64,
+  VERDICTS_AT = INPUTS_AT + RING_INPUTS * sizeof(struct probe),
+  CALIBRATION_AT = (VERDICTS_AT + RING_PROOFS * sizeof(float) + 63) / 64 * 64,
+  CPU_BLOCK_BYTES = CALIBRATION_AT + CALIBRATION_BYTES
+};
+
+static CUresult allocate_cpu_block(struct ring *ring) {
+  if (ring->device_results)
+    return CUDA_SUCCESS;
+  CUdeviceptr block = 0;
+  const CUresult result = driver.cuMemAlloc_v2(&block, CPU_BLOCK_BYTES);
+  if (result != CUDA_SUCCESS)
+    return result;
+  ring->device_results = block;
+  ring->calibration = block + CALIBRATION_AT;
+  for (unsigned i = 0; i < RING_INPUTS; i++)
+    ring->inputs[i].device = block + INPUTS_AT + i * sizeof(struct probe);
+  for (unsigned i = 0; i < RING_PROOFS; i++)
+    ring->proofs[i].device_verdict = block + VERDICTS_AT + i * sizeof(float);
+  return CUDA_SUCCESS;
+}
+
 bool ring_stage(struct ring *ring, const struct config *config) {
   enum { STEPS_BETWEEN_TRIES = 8 };
   if (ring->staged)
     return true;
-  if (ring->staging_failed_step && state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
+  /* Not at every step, unless state has left the device since. */
+  const uint64_t moved = atomic_load_explicit(&report.totals.pieces_moved, memory_order_relaxed);
+  if (ring->staging_failed_step && moved == ring->staging_failed_moved &&
+      state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
     return false;
+  ring->staging_failed_moved = moved;
   size_t bytes = config->device_staging.bytes;
   unsigned slots = 0;
   size_t elements = 0;
@@ -186,6 +214,9 @@ bool ring_stage(struct ring *ring, const struct config *config) {
     ring->staging_failed_step = state_step() + 1;
     return false;
   }
+  /* Before the slots, which take the last of a full device. Without it, `stream` remains. */
+  if (config->step != STEP_STREAM && ring->gather)
+    (void)allocate_cpu_block(ring);
   CUresult result = CUDA_SUCCESS;
   for (; ring_shape(bytes, &slots, &elements); bytes /= 2) {
     result = stage(ring, slots, elements);
@@ -239,9 +270,6 @@ static void unprepare(struct ring *ring) {
   if (ring->inputs[0].pinned)
     driver.cuMemFreeHost(ring->inputs[0].pinned);
   ring->inputs[0].pinned = NULL;
-  if (ring->device_results)
-    driver.cuMemFree_v2(ring->device_results);
-  ring->device_results = 0;
 }
 
 /* What is behind a proof's results in its pinned block. */
@@ -272,26 +300,21 @@ static bool prepare(struct ring *ring) {
   }
   void *inputs = NULL;
   TRY(pin(&inputs, RING_INPUTS * sizeof(struct probe)));
-  /* One device block: the probe's tensors, the inputs, the verdicts. */
-  const size_t inputs_at = sizeof(struct proof_results);
-  const size_t verdicts_at = inputs_at + RING_INPUTS * sizeof(struct probe);
-  ring->inputs[0].pinned = inputs;
-  TRY(driver.cuMemAlloc_v2(&ring->device_results, verdicts_at + RING_PROOFS * sizeof(float)));
-  for (unsigned i = 0; i < RING_INPUTS; i++) {
+  for (unsigned i = 0; i < RING_INPUTS; i++)
     ring->inputs[i].pinned = (struct probe *)inputs + i;
-    ring->inputs[i].device = ring->device_results + inputs_at + i * sizeof(struct probe);
-  }
-  for (unsigned i = 0; i < RING_PROOFS; i++)
-    ring->proofs[i].device_verdict = ring->device_results + verdicts_at + i * sizeof(float);
   return true;
 }
 
 bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
+  CUresult result;
   if (ring->prepared || ring->cannot_prepare)
     return ring->prepared;
   ring->why[0] = 0;
   if (!ring->gather)
     snprintf(ring->why, sizeof ring->why, "the kernels of the CPU step could not be loaded");
+  else if ((result = allocate_cpu_block(ring)) != CUDA_SUCCESS)
+    return fail(ring, result,
+                "device memory for the CPU step's proof"); /* another launch may find it */
   else if (prepare(ring))
     ring->worker = worker_start(api, config, ring->why, sizeof ring->why);
   ring->prepared = ring->worker != NULL;

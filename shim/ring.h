@@ -20,6 +20,9 @@
 
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
+/* Scratch of calibration (calibrate.c says what lies where). */
+enum { CALIBRATION_BYTES = 128 << 10 };
+
 struct ring_slot {
   CUdeviceptr first, second; /* RING_HEAD + slot_elements floats each */
   struct slot_words *words;  /* pinned; the update follows */
@@ -75,11 +78,11 @@ struct ring {
                                  program's kernel */
   struct worker *worker;
 
-  CUdeviceptr calibration; /* scratch of calibration, CALIBRATION_BYTES; 0 before the first */
+  CUdeviceptr calibration; /* CALIBRATION_BYTES, behind the proof's in one block */
 
   bool opened, staged, prepared, cannot_prepare;
-  uint64_t
-      staging_failed_step; /* state_step() at which staging was not to be had; tried again later */
+  uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */
+  uint64_t staging_failed_moved; /* pieces moved by then: more of them are more room */
   char why[256];           /* why the last stage could not be made */
 };
 

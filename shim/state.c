@@ -2,12 +2,16 @@
    home, eviction.
 
    At the beginning of step n+1 the moments that step n named are complete. From them, per piece:
-     covered    every byte is state (census.c); then `streak` counts such steps in a row in which
-   nothing foreign touched it to host    covered, streak >= streak_needed, and its partners follow:
-   at least half of the state bytes in it have their partner bytes in pieces that are on the host
-   and stay, or move now. Taking one away may take others away, hence the fixpoint. Half and not
-   all: one small tensor whose partner must stay would hold back a whole piece home       on the
-   host, not covered or touched by something foreign; provided that the device keeps a piece of room
+
+     covered  every byte is state (census.c); then `streak` counts such steps in a row in which
+              nothing foreign touched it
+     to host  covered, streak >= streak_needed, and its partners follow: at least half of the state
+              bytes in it have their partner bytes in pieces that are on the host and stay, or move
+              now. Taking one away may take others away, hence the fixpoint. Half and not all: one
+              small tensor whose partner must stay would hold back a whole piece
+     home     on the host, not covered or touched by something foreign; provided that the device
+              keeps a piece of room
+
    A provisional piece that is covered is confirmed; what touched it before, filled it. Pieces move
    in the order in which their tensors were named, m beside v, so that a budget that ends leaves
    pairs. */

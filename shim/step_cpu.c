@@ -1,11 +1,10 @@
 /* The `cpu` step: gradients down, moments on the CPU, updates up. See STEP.md for the pipeline and
    its proof.
 
-     program stream  event                                               wait last up | the
-   program's kernel (found_inf = verdict) down stream     wait event | proof: inputs, kernel on
-   probe, down, ready | (g') gradient down, ready | ... worker                             proves,
-   sets the verdict            | steps m, v, update, done | ... up stream wait down, wait done |
-   update up, apply | ... | verdict up
+     program stream  event | ............ | wait for the last up | the program's kernel (found_inf = verdict)
+     down stream     wait event | proof: inputs, kernel on probe, down, ready | (g') gradient down, ready | ...
+     worker          proves, sets the verdict | steps m and v, writes the update, done | ...
+     up stream       wait down, wait done | update up, apply | ... | verdict up
 
    Every job goes to the worker before the first driver call of its piece, and every wait for a
    value is enqueued behind everything that leads to it. */

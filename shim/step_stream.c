@@ -1,10 +1,10 @@
 /* The `stream` step: m and v of each run are staged through the device, and the program's own
    kernel works on them there.
 
-     up stream       wait begin, slot free | copy m, v up       | event
-     program stream                        wait event | kernel over the run | event
-     down stream                                                wait event | copy m, v down | event
-   (slot free) program stream  ... after the last run: waits for the last copy down
+     up stream       wait begin, slot free | copy m, v up | event
+     program stream  wait event | kernel over the run | event
+     down stream     wait event | copy m, v down | event (slot free)
+     program stream  after the last run: wait for the last copy down
 
    Exact for every kernel: the tensor list is the program's but for two base addresses, chosen so
    that the chunk falls on the slot and the address keeps its value mod 16, hence the same loop of

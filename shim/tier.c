@@ -126,7 +126,7 @@ bool tier_location(CUdevice device, size_t piece_bytes, CUmemLocation *location)
 
 /* Under the mutex. */
 static void measure(void) {
-  struct budget now = budget_measure(process_config(), NULL);
+  struct budget now = budget_measure(process_config(), BUDGET_DRIVER_PAGES, NULL);
   size_t limit = now.bytes > SIZE_MAX - budget.used ? SIZE_MAX : (size_t)now.bytes + budget.used;
   if (!budget.measured || limit < budget.limit) {
     budget.limit = limit;

@@ -7,8 +7,8 @@
 
        GPU (down stream)                      worker                               GPU (up stream)
        copies, then ready = generation  --->  step m, v; write update, status,
-                                              scalars; then done = generation ---> waits done,
-   copies words + update, applies
+                                              scalars; then done = generation ---> waits done, copies
+                                                                                   words and update, applies
 
    Jobs are handed over in order, by one caller at a time (under the enqueue lock): one proof a
    launch, then its pieces. A job is handed over before the first driver call of its piece (the

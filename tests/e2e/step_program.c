@@ -7,9 +7,12 @@
      groups=1         parameter groups, each its own launches (own lr)
      streams=1        program streams, used in turn, ordered by events
      decay=0.1 lr=1e-3 beta1=0.9 beta2=0.999 eps=1e-8
-     maximize=0 lr_pointer=0 extra=0 (packed parameters) garbage=0 (nonsense in the unused tail of
-   the list) found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says
-   0 grad_scale=0     1: a gradient scale of 1024 changing_lr=0    1: another lr at each step
+     maximize=0 lr_pointer=0
+     extra=0          1: packed parameters
+     garbage=0        1: nonsense in the unused tail of the list
+     found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says 0
+     grad_scale=0     1: a gradient scale of 1024
+     changing_lr=0    1: another lr at each step
      first_step=1     the first step's number
      own_steps=0      1: every tensor has a step number of its own
      sync=0           1: synchronise after every step and print hashes then
@@ -17,7 +20,7 @@
      small=0          1: a few small tensors only
      copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
-   be loaded from */
+                      be loaded from */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <inttypes.h>

@@ -2,10 +2,12 @@
    synchronization behavior":
 
      pageable source -> device   its bytes are taken before the call returns; the synchronous call
-   first waits for the stream; the copy itself is asynchronous in both device -> pageable waits host
-   <-> host               waits, host-backed mappings included pinned <-> device           the
-   asynchronous call returns at once device <-> device, fills    return at once, in the synchronous
-   form too (fills of host memory wait)
+                                 first waits for the stream; the copy itself is asynchronous in both
+     device -> pageable          waits
+     host <-> host               waits, host-backed mappings included
+     pinned <-> device           the asynchronous call returns at once
+     device <-> device, fills    return at once, in the synchronous form too (fills of host memory
+                                 wait)
 
    Both ends are checked at the call and again when the copy is carried out. */
 #include "tests/gpusim/driver.h"

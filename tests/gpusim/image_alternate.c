@@ -38,7 +38,7 @@ static char *without_hashes(const char *name) {
     name = found + length;
   }
   if (plain)
-    strcpy(out, name);
+    memcpy(out, name, strlen(name) + 1);
   return plain;
 }
 

@@ -1,9 +1,10 @@
 /* What the rooms of the PTX interpreter share. Only ptx_*.c and image.c may include this.
 
-   text --ptx_module.c--> module: functions and variables, bodies skipped
-   entry --ptx_decode.c--> program: instructions of the entry and of all it calls,
-   operands resolved launch --ptx_run.c--> blocks of teams; ptx_exec_*.c, ptx_memory.c, ptx_warp.c
-   carry instructions out
+     text    --ptx_module.c-->  module: functions and variables, bodies skipped
+     entry   --ptx_decode.c-->  program: instructions of the entry and of all it calls, operands
+                                resolved
+     launch  --ptx_run.c-->     blocks of teams; ptx_exec_*.c, ptx_memory.c and ptx_warp.c carry
+                                instructions out
 
    A team is up to PTX_LANES neighbouring threads of a block that run in lockstep while their
    program counters agree. A register is an array with one cell per lane, at a byte offset in the

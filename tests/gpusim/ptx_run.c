@@ -152,7 +152,7 @@ static void block_run(struct ptx_worker *w) {
     if (started < w->team_count) {
       while (started < w->team_count && !block->result) {
         if (!ptx_team_start(w, started))
-          return;
+          break;
         ptx_team_run(w, w->teams[started]);
         if (w->teams[started]->exited == w->teams[started]->count)
           team_end(w, started);
@@ -207,7 +207,7 @@ static bool worker_ready(struct ptx_worker *w, struct ptx_job *job, char *error,
 }
 
 static void worker_free(struct ptx_worker *w) {
-  for (uint32_t k = 0; w->spare && k < w->spare_count; k++) {
+  for (uint32_t k = 0; w->spare && k < w->spare_count && w->spare[k]; k++) {
     free(w->spare[k]->registers);
     free(w->spare[k]);
   }

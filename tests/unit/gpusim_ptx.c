@@ -44,8 +44,12 @@ static struct gpusim_kernel *kernel(const char *name) {
   struct gpusim_kernel *k = gpusim_image_kernel(programs, name);
   return k ? k : gpusim_image_kernel(control, name);
 }
-#define RUN(name, grid, threads, ...) launch(kernel(name), grid, threads, (void *[]){__VA_ARGS__})
-
+/* Launches a kernel of the programs with the addresses of its arguments. */
+#define ARGUMENTS(...)                                                                             \
+  (int)(sizeof(void *[]){__VA_ARGS__} / sizeof(void *)), (void *[]) {                              \
+    __VA_ARGS__                                                                                    \
+  }
+#define RUN(name, grid, threads, ...) launch(kernel(name), grid, threads, ARGUMENTS(__VA_ARGS__))
 static uintptr_t ints(int n) {
   return device_new((size_t)n * 4);
 }
@@ -187,7 +191,7 @@ static void test_control(void) {
     wrong += ho[i] != (const uint32_t[]){100, 200, 300, 200}[i & 3];
   tap_ok(!code && !wrong, "an indexed branch takes each lane to its target");
   code = RUN("scoped", 1, 1, &out);
-  tap_ok(!code && ho[0] == 3020, "names and labels belong to their block");
+  tap_ok(!code && ho[0] == 3021, "names and labels belong to their block");
   code = RUN("spilled", 1, 64, &out);
   for (uint32_t i = 0; i < 64; i++)
     wrong += ho[4 * i] != i || ho[4 * i + 1] != 77 || ho[4 * i + 2] != 5 || ho[4 * i + 3] != i;
@@ -312,6 +316,14 @@ static void test_warpwide(void) {
         printf("# thread %d, result %d: %d, expected %d\n", t, k, o[k], w[k]);
   }
   tap_ok(!code && !wrong, "shuffles, votes, matches, reductions and counting barriers are right");
+}
+
+static void test_late_lanes(void) {
+  uintptr_t out = ints(96);
+  int code = RUN("late", 1, 96, &out), wrong = 0;
+  for (int i = 0; i < 96; i++)
+    wrong += ((int *)host(out))[i] != (i ^ 1) * 10 + (i & 1 ? 0 : 3);
+  tap_ok(!code && !wrong, "lanes wait at a shuffle for members that come later");
 }
 
 static void test_barriers(void) {
@@ -494,6 +506,14 @@ static void test_errors(void) {
       blocks[i] = saved;
   generation++;
 
+  int n = 20000;
+  float a = 1;
+  uintptr_t x = ints(n), y = ints(n);
+  unmap_after = 100; /* looks at the map of memory, of which each access takes one */
+  unmapped = y;
+  code = RUN("axpy", 200, 100, &n, &a, &x, &y);
+  tap_ok(code == 700 && says("no memory"), "memory that is unmapped while a kernel runs is gone");
+
   int index = 8;
   code = RUN("shared_out_of_bounds", 1, 8, &p, &index);
   tap_ok(code == 700 && says("shared memory"), "shared memory ends where it ends");
@@ -540,7 +560,7 @@ static bool axpy_works(struct gpusim_image *image) {
     ((float *)host(x))[i] = (float)i;
     ((float *)host(y))[i] = 1;
   }
-  int code = k ? launch(k, 1, 128, (void *[]){&n, &a, &x, &y}) : -1;
+  int code = k ? launch(k, 1, 128, ARGUMENTS(&n, &a, &x, &y)) : -1;
   for (int i = 0; i < n; i++)
     wrong += ((float *)host(y))[i] != (float)i * 3 + 1;
   if (code)
@@ -601,7 +621,7 @@ static void test_images(void) {
   for (struct gpusim_kernel *k = gpusim_image_kernels(cubin); k; k = k->next)
     if (strstr(k->name, "hidden"))
       hidden = k;
-  int code = launch(hidden, 1, 100, (void *[]){&out});
+  int code = launch(hidden, 1, 100, ARGUMENTS(&out));
   tap_ok(code == 209 && says("no PTX"), "machine code alone can't be run, and says so");
   gpusim_settings.ptx = "/nowhere.ptx:build/none.ptx";
   char alternate[4200], folder[2048];
@@ -612,7 +632,7 @@ static void test_images(void) {
            folder);
   gpusim_settings.ptx = alternate;
   hidden = gpusim_image_kernel(cubin, hidden->name);
-  code = launch(hidden, 1, 100, (void *[]){&out});
+  code = launch(hidden, 1, 100, ARGUMENTS(&out));
   tap_ok(!code, "with GPUSIM_PTX it runs, found by its name without the file's hash");
   gpusim_settings.ptx = NULL;
 
@@ -644,7 +664,7 @@ static void test_long_name(void) {
   struct gpusim_image *image = gpusim_image_load(ptx, &error);
   struct gpusim_kernel *k = image ? gpusim_image_kernel(image, name) : NULL;
   uintptr_t p = ints(1);
-  tap_ok(k && !launch(k, 1, 1, (void *[]){&p}), "a kernel's name may have %d characters", LENGTH);
+  tap_ok(k && !launch(k, 1, 1, ARGUMENTS(&p)), "a kernel's name may have %d characters", LENGTH);
   name[LENGTH - 1] = 'y';
   tap_ok(image && !gpusim_image_kernel(image, name), "another name of that length isn't found");
   gpusim_image_free(image);
@@ -660,21 +680,11 @@ int main(void) {
     printf("# %s\n", last_trace);
     return tap_done();
   }
-  static void (*const tests[])(void) = {test_axpy,
-                                        test_adam,
-                                        test_environment,
-                                        test_control,
-                                        test_calls,
-                                        test_reduce,
-                                        test_variables,
-                                        test_warpwide,
-                                        test_barriers,
-                                        test_carries,
-                                        test_copies_and_addresses,
-                                        test_big_parameters,
-                                        test_errors,
-                                        test_images,
-                                        test_long_name};
+  static void (*const tests[])(void) = {
+      test_axpy,           test_adam,     test_environment, test_control,
+      test_calls,          test_reduce,   test_variables,   test_warpwide,
+      test_late_lanes,     test_barriers, test_carries,     test_copies_and_addresses,
+      test_big_parameters, test_errors,   test_images,      test_long_name};
   for (int plain = 0; plain < 2; plain++) {
     ptx_select_plain(plain);
     for (size_t k = 0; k < sizeof tests / sizeof *tests; k++)

@@ -61,7 +61,14 @@ bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr
   *writable = b->writable;
   return true;
 }
+/* Unmaps the block at `unmapped` when the generation has been asked for so often. */
+static int unmap_after;
+static uintptr_t unmapped;
 uint64_t gpusim_memory_generation(void) {
+  if (unmap_after && !--unmap_after) {
+    block_of(unmapped)->address = 1;
+    generation++;
+  }
   return generation;
 }
 uintptr_t gpusim_memory_static(size_t bytes, size_t alignment) {
@@ -89,9 +96,12 @@ static void *host(uintptr_t address) {
 }
 static char launch_error[1024];
 /* Parameters are given as pointers, as in cuLaunchKernel. */
-static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads, void **arguments) {
+static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads, int count,
+                  void **arguments) {
+  if (!kernel || kernel->parameter_count != count)
+    return -1;
   uint8_t *packed = calloc(1, kernel->parameter_bytes + 1u);
-  for (int i = 0; i < kernel->parameter_count; i++)
+  for (int i = 0; i < count; i++)
     memcpy(packed + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);
   struct gpusim_launch shape = {{grid, 1, 1}, {threads, 1, 1}, 0, 0, kernel->name};
   launch_error[0] = 0;

@@ -68,7 +68,7 @@ static bool compute(const char *instruction, const int bits[4]) {
   }
   int n = CASES;
   void *arguments[] = {&device[0], &device[1], &device[2], &device[3], &n};
-  int code = launch(kernel, (CASES + 127) / 128, 128, arguments);
+  int code = launch(kernel, (CASES + 127) / 128, 128, 5, arguments);
   memcpy(result, host(device[0]), sizeof result);
   gpusim_image_free(image);
   device_reset();

@@ -7,6 +7,8 @@
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
+static enum budget_pages pages = BUDGET_DRIVER_PAGES;
+
 static struct budget budget_in(const char *tree, const char *host_memory) {
   char root[512], variable[64];
   struct config config;
@@ -14,7 +16,7 @@ static struct budget budget_in(const char *tree, const char *host_memory) {
   snprintf(variable, sizeof variable, "OFFLOAD_HOST_MEMORY=%s", host_memory ? host_memory : "");
   char *environment[] = {variable, NULL};
   config_load(&config, environment);
-  const struct budget budget = budget_measure(&config, root);
+  const struct budget budget = budget_measure(&config, pages, root);
   config_free(&config);
   return budget;
 }
@@ -52,13 +54,18 @@ int main(void) {
          "v1 beside v2: a limit above our own unlimited group counts, with blanks in the paths");
   expect("cgroup_v2_namespace", NULL, share(4 * GIB, 80), cgroup,
          "a group outside our namespace: the mount point is asked; memory.high is a limit too");
+  expect("memlock", NULL, share(50 * GIB, 80), "MemAvailable",
+         "RLIMIT_MEMLOCK does not bound pages that the driver makes");
+  pages = BUDGET_LOCKED_PAGES;
   expect("memlock", NULL, share(768 * MIB, 80), "RLIMIT_MEMLOCK",
-         "without CAP_IPC_LOCK the rest of RLIMIT_MEMLOCK counts");
-  expect("memlock", "4GiB", 4 * GIB, "OFFLOAD_HOST_MEMORY",
-         "an amount that the user names is not held against RLIMIT_MEMLOCK");
-  expect("memlock", "60GiB", 50 * GIB, "MemAvailable", "but against what the machine has it is");
+         "without CAP_IPC_LOCK the rest of RLIMIT_MEMLOCK bounds pages that we lock");
+  expect("memlock", "4GiB", 768 * MIB, "RLIMIT_MEMLOCK",
+         "an amount above RLIMIT_MEMLOCK is cut to it for pages that we lock");
+  expect("memlock", "512MiB", 512 * MIB, "OFFLOAD_HOST_MEMORY",
+         "an amount below RLIMIT_MEMLOCK is taken as it is");
   expect("memlock_user_namespace", NULL, share(GIB, 80), "RLIMIT_MEMLOCK",
          "CAP_IPC_LOCK of a user namespace lifts no limit");
+  pages = BUDGET_DRIVER_PAGES;
   expect("nothing_there", NULL, 0, "nothing known of this machine",
          "where nothing can be read nothing is pinned");
   expect("nothing_there", "3GiB", 3 * GIB, "OFFLOAD_HOST_MEMORY",
@@ -66,7 +73,7 @@ int main(void) {
 
   struct config config;
   config_load(&config, NULL);
-  const struct budget here = budget_measure(&config, NULL);
+  const struct budget here = budget_measure(&config, BUDGET_DRIVER_PAGES, NULL);
   tap_ok(*here.limited_by && strcmp(here.limited_by, "nothing known of this machine") != 0,
          "this machine's own limits can be read");
   config_free(&config);

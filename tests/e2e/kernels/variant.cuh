@@ -3,11 +3,10 @@
 // by fused_adam_impl.cu and fused_adamw_impl.cu: a kernel's mangled name holds the name of its
 // source file. Options:
 //   VARIANT_SCALARS      float (default) or double
-//   VARIANT_SLOT         L2 decay rounded twice in unroll slot 0, fused in the others, as 2.11 and
-//   later have it VARIANT_POWER_ULP    the device's beta1^step is one unit in the last place above
-//   libm's at every step VARIANT_SLY_STEP=n   wrong from the formulas' point of view at step n
-//   only: sqrt(1 - beta2^n) one unit too large VARIANT_OLD          the square root of the rounded
-//   bias correction, as before 2.3 (with VARIANT_SCALARS=double)
+//   VARIANT_SLOT         L2 decay rounded twice in unroll slot 0, fused in the others, as 2.11 and later have it
+//   VARIANT_POWER_ULP    the device's beta1^step is one unit in the last place above libm's at every step
+//   VARIANT_SLY_STEP=n   wrong from the formulas' point of view at step n only: sqrt(1 - beta2^n) one unit too large
+//   VARIANT_OLD          the square root of the rounded bias correction, as before 2.3 (with VARIANT_SCALARS=double)
 #pragma once
 #include <cstdint>
 #ifndef VARIANT_SCALARS
