@@ -46,8 +46,10 @@ bool step_adam_seen(void) {
   return adam_seen;
 }
 
-struct budget budget_measure(const struct config *asked, const char *root) {
+struct budget budget_measure(const struct config *asked, enum budget_pages pages,
+                             const char *root) {
   (void)asked;
+  (void)pages;
   (void)root;
   return (struct budget){budget_bytes, "OFFLOAD_HOST_MEMORY"};
 }
