@@ -281,7 +281,7 @@ static void test_warpwide(void) {
   }
   int code = RUN("warpwide", 1, T, &in, &out);
   for (int t = 0; t < T; t++) {
-    int warp = t & ~31, l = t & 31, *v = hi + warp, *o = ho + t * 20, w[18];
+    int warp = t & ~31, l = t & 31, *v = hi + warp, *o = ho + t * 20, w[19];
     unsigned ballot = 0, match = 0, sum = 0, exclusive = 0, any = 0, all = 1;
     int least = 1000, most = -1;
     for (int k = 0; k < 32; k++) {
@@ -310,8 +310,9 @@ static void test_warpwide(void) {
     w[14] = t & 1 ? shuffled(v, l, l + 2, 0, 31) : shuffled(v, l, l + 4, 0, 31);
     w[16] = odd;
     w[17] = 1;
+    w[18] = 2;
     w[15] = o[15] == 32 || o[15] == 16 ? o[15] : -1;
-    for (int k = 0; k < 18; k++)
+    for (int k = 0; k < 19; k++)
       if (w[k] != o[k] && wrong++ < 5)
         printf("# thread %d, result %d: %d, expected %d\n", t, k, o[k], w[k]);
   }
@@ -514,9 +515,9 @@ static void test_errors(void) {
   code = RUN("axpy", 200, 100, &n, &a, &x, &y);
   tap_ok(code == 700 && says("no memory"), "memory that is unmapped while a kernel runs is gone");
 
-  int index = 8;
+  int index = 1;
   code = RUN("shared_out_of_bounds", 1, 8, &p, &index);
-  tap_ok(code == 700 && says("shared memory"), "shared memory ends where it ends");
+  tap_ok(code == 700 && says("thread 7,0,0") && says("shared memory"), "shared memory ends where it ends");
   code = RUN("beyond_local", 1, 1, &p);
   tap_ok(code == 700 && says("local memory"), "local memory ends where it ends");
   code = RUN("stuck", 1, 64, &p);

@@ -185,6 +185,7 @@ extern "C" __global__ void warpwide(const int *in, int *out) {
   o[n++] = __popc(__activemask());
   o[n++] = __syncthreads_count(v & 1);
   o[n++] = __syncthreads_or(v == 1000) * 2 + __syncthreads_and(v >= 0);
+  o[n++] = __syncthreads_or(v == in[7]) * 2 + __syncthreads_and(v != in[70]);
 }
 
 /* Half of the block produces, half consumes, over named barriers that count threads. */
@@ -291,7 +292,7 @@ extern "C" __global__ void unaligned(char *p) {
 extern "C" __global__ void shared_out_of_bounds(int *out, int index) {
   __shared__ int s[8];
   s[threadIdx.x & 7] = 0;
-  s[index] = 4;
+  s[index + threadIdx.x] = 4;
   __syncthreads();
   out[0] = s[threadIdx.x & 7];
 }
