@@ -45,22 +45,14 @@ static char *without_hashes(const char *name) {
 static char *contents(const char *path) {
   FILE *file = fopen(path, "rb");
   char *code = NULL;
-  size_t used = 0, room = 0, got = 0;
-  do {
-    if (!file)
-      return NULL;
-    used += got;
-    if (used + 1 >= room) {
-      room = room ? room * 2 : 1 << 16;
-      char *grown = realloc(code, room);
-      if (!grown)
-        break;
-      code = grown;
-    }
-  } while ((got = fread(code + used, 1, room - used - 1, file)) > 0);
+  size_t room = 0;
+  if (!file)
+    return NULL;
+  if (getdelim(&code, &room, 0, file) < 0) { /* up to a zero byte, which PTX doesn't have */
+    free(code);
+    code = NULL;
+  }
   fclose(file);
-  if (code)
-    code[used] = 0;
   return code;
 }
 

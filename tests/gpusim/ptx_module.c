@@ -256,6 +256,8 @@ static void top_level(struct ptx_parser *p) {
     } else if (ptx_word_is(word, ".address_size")) {
       if (ptx_integer_read(p) != 64)
         ptx_error(p, "only .address_size 64 can be run");
+    } else if (ptx_word_is(word, ".alias")) {
+      ptx_skip_past(p, ';'); /* a call by the other name is one of a function without a body */
     } else if (ptx_word_is(word, ".section")) {
       ptx_skip_past(p, '}');
     } else if (ptx_word_is(word, ".entry") || ptx_word_is(word, ".func")) {
