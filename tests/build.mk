@@ -44,8 +44,9 @@ test-sanitizers: all
 # With SAN=...: what tests/e2e/sanitizers.bats needs, and the unit tests counted.
 sanitized: $$(UNIT_TESTS) $$(TEST_FIXTURES) $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/gpusim/run $(B)/gpusim/libcuda.so.1 \
   $(B)/gpusim/libcudart.so.13
+# A process under ThreadSanitizer sleeps a second at its end unless told otherwise; some tests are many processes.
 sanitized-unit:
-	@$(TAP) $(UNIT_TESTS)
+	@TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=0 $(TAP) $(UNIT_TESTS)
 
 ## test-long: all tests with more seeds, every mutant, and the static checks
 .PHONY: test-long

@@ -86,12 +86,15 @@ static bool works(const struct adam_api *api) {
   for (size_t i = 0; i < ELEMENTS; i++)
     good = good && -u[i] == p1[i] && m[i] == m1[i] && v[i] == v1[i];
   good = good && threads_of_process() >= THREADS;
+  /* Not all threads: a sanitizer's own inherits what the runtime set before. */
+  int anywhere = 0;
   DIR *tasks = opendir("/proc/self/task");
   for (struct dirent *entry; tasks && (entry = readdir(tasks));)
     if (entry->d_name[0] != '.' && !sched_getaffinity((pid_t)atoi(entry->d_name), sizeof now, &now))
-      good = good && CPU_EQUAL(&now, &allowed);
+      anywhere += CPU_EQUAL(&now, &allowed);
   if (tasks)
     closedir(tasks);
+  good = good && anywhere >= THREADS;
   api->team_destroy(team);
   return good;
 }

@@ -82,5 +82,5 @@ $(GPUSIM_TESTS)/gpusim_runtime_per_thread: $(GPUSIM_TEST_DEPENDS)
 	@$(GPUSIM_ON_GPU)
 $(GPUSIM_TESTS)/gpusim_runtime_static: $(GPUSIM_TEST_DEPENDS) $(B)/gpusim/libcudart_static.a
 	@mkdir -p $(@D)
-	$(GPUSIM_NVCC) -cudart none -o $@.program $< -L$(B)/gpusim -l:libcudart_static.a -ldl -lpthread $(SANFLAGS:%=-Xcompiler %)
+	$(GPUSIM_NVCC) -cudart none -o $@.program $< -L$(B)/gpusim -l:libcudart_static.a -ldl -lpthread $(foreach s,$(subst $(comma), ,$(SAN)),-Xcompiler -fsanitize=$(s))
 	@$(GPUSIM_ON_GPU)
