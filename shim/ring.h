@@ -83,7 +83,7 @@ struct ring {
   bool opened, staged, prepared, cannot_prepare;
   uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */
   uint64_t staging_failed_moved; /* pieces moved by then: more of them are more room */
-  char why[256];           /* why the last stage could not be made */
+  char why[256];                 /* why the last stage could not be made */
 };
 
 /* The present context's ring, made empty at first sight. NULL when there is no context or no

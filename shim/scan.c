@@ -61,20 +61,20 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   uint32_t count = 0, room = 16;
   bool kernel = false;
   struct parameters *made = malloc(sizeof *made + room * sizeof made->bytes[0]);
-  for (size_t bytes; made && (bytes = parameter_bytes(function, count, &kernel)) != 0;) {
+  if (!made)
+    return NULL;
+  for (size_t bytes; (bytes = parameter_bytes(function, count, &kernel)) != 0;) {
     if (count == room) {
       room *= 2;
       struct parameters *grown = realloc(made, sizeof *made + room * sizeof made->bytes[0]);
-      if (!grown)
+      if (!grown) {
         free(made);
+        return NULL;
+      }
       made = grown;
-      if (!made)
-        break;
     }
     made->bytes[count++] = bytes > UINT32_MAX ? 0 : (uint32_t)bytes;
   }
-  if (!made)
-    return NULL;
   made->function = function;
   made->count = count;
   made->older = NULL;

@@ -15,8 +15,8 @@ struct launch {
   unsigned grid[3], block[3];
   unsigned shared_bytes;
   CUstream stream;
-  bool per_thread;  /* came through a _ptsz entry: stream 0 is the per-thread stream */
-  bool plain;       /* no launch attributes, not cooperative */
+  bool per_thread; /* came through a _ptsz entry: stream 0 is the per-thread stream */
+  bool plain;      /* no launch attributes, not cooperative */
   void **kernel_parameters, **extra;
 };
 

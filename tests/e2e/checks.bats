@@ -30,7 +30,7 @@ refused() {
 }
 
 @test "each guard of the build refuses a library that breaks its rule" {
-  hardened=(-Wl,-z,relro,-z,now,-z,noexecstack)
+  hardened=("-Wl,-z,relro,-z,now,-z,noexecstack")
   library 'int cuInit(unsigned f) { return (int)f; } int leaked(void) { return 1; }' "${hardened[@]}"
   refused leaked "$GUARDS/exports" "$BATS_TEST_TMPDIR/broken.so" "$ROOT/shim/exports.txt"
   library 'int one(void) { return 1; }'

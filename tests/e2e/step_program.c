@@ -248,9 +248,10 @@ int main(int count, char **list) {
   }
   argument_count = count;
   argument_list = list;
-  char *ptx = read_file(list[1]);
+  static char *ptx, *name; /* live as long as the program */
+  ptx = read_file(list[1]);
   size_t metadata_bytes = 0;
-  char *name = kernel_name(ptx, &metadata_bytes);
+  name = kernel_name(ptx, &metadata_bytes);
   const struct layout *layout = metadata_bytes == layouts[1].bytes ? &layouts[1] : &layouts[0];
 
   CUdevice device;

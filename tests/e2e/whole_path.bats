@@ -274,7 +274,7 @@ hidden() {
 }
 
 @test "state that does not fit begins its life on the host and the numbers are those of a bigger device" {
-  local model=(--tables 65536 --steps $STEPS)
+  local model=(--tables 65536 --steps "$STEPS")
   plain large "${model[@]}"
   peak=$(jq .device_peak "$BATS_FILE_TMPDIR/large.json")
   small=$((peak * 7 / 10))

@@ -517,7 +517,8 @@ static void test_errors(void) {
 
   int index = 1;
   code = RUN("shared_out_of_bounds", 1, 8, &p, &index);
-  tap_ok(code == 700 && says("thread 7,0,0") && says("shared memory"), "shared memory ends where it ends");
+  tap_ok(code == 700 && says("thread 7,0,0") && says("shared memory"),
+         "shared memory ends where it ends");
   code = RUN("beyond_local", 1, 1, &p);
   tap_ok(code == 700 && says("local memory"), "local memory ends where it ends");
   code = RUN("stuck", 1, 64, &p);
