@@ -17,7 +17,7 @@ $(B)/gen/gpu/kernels_ptx.h: $(GPU)/probe/kernels.ptx
 $(B)/gen/gpu/powers.ptx: $(GPU)/probe/powers.cu
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -ptx -arch=compute_75 -o $@.tmp $<
-	@sed 's/^\.version .*/.version 6.5/' $@.tmp >$@.ptx && $(CUDA_HOME)/bin/ptxas -arch=$(GPU_PTXAS_ARCH) -o /dev/null $@.ptx
+	@sed -e 's/^\.version .*/.version 6.5/' -e 's/^\.target .*/.target sm_70/' $@.tmp >$@.ptx && $(CUDA_HOME)/bin/ptxas -arch=$(GPU_PTXAS_ARCH) -o /dev/null $@.ptx
 	@rm $@.tmp && mv $@.ptx $@
 $(B)/gen/gpu/powers_ptx.h: $(B)/gen/gpu/powers.ptx
 	@$(call GPU_PTX_STRING,probe_powers_ptx)
@@ -30,3 +30,24 @@ $(B)/gpu/gpu-probe: $(GPU_PROBE_OBJECTS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(HARDEN) -o $@ $^ -ldl -lpthread -lm
 -include $(GPU_PROBE_OBJECTS:.o=.d)
+
+# Everything that a machine without a toolkit needs, in one folder: programs, the library, the CUDA runtime; and, for use
+# only where the machine lacks them, the compilers' libraries.
+GPU_CARRIED := $(addprefix $(B)/gpu/,charlm liboffload.so liboffload-adam.so)
+GPU_FALLBACKS := libstdc++.so.6 libgcc_s.so.1 libgomp.so.1
+GPU_RUNTIME = $(firstword $(wildcard $(addprefix $(CUDA_HOME)/,lib64/libcudart.so.13 lib/libcudart.so.13 targets/*/lib/libcudart.so.13)))
+$(GPU_CARRIED): $(B)/gpu/%: $(B)/%
+	@mkdir -p $(@D)
+	cp $< $@
+$(B)/gpu/lib/libcudart.so.13:
+	@mkdir -p $(@D)/fallback
+	@test -n "$(GPU_RUNTIME)" || { echo 'no libcudart.so.13 under $(CUDA_HOME): make deps installs the CUDA runtime'; exit 1; }
+	@for name in $(GPU_FALLBACKS); do cp -L "$$($(CC) -print-file-name=$$name)" $(@D)/fallback/ || exit 1; done
+	cp -L $(GPU_RUNTIME) $@
+
+## gpu-check-programs: build/gpu, the folder that integration/gpu/check.sh needs on a machine with a GPU
+## gpu-check: ask this machine's GPU what the library relies on, and train with it (under 4 minutes)
+.PHONY: gpu-check-programs gpu-check
+gpu-check-programs: $(B)/gpu/gpu-probe $(GPU_CARRIED) $(B)/gpu/lib/libcudart.so.13
+gpu-check: gpu-check-programs
+	GPU_CHECK_PROGRAMS=$(B)/gpu OUT=$${OUT:-$(B)/gpu-check} $(GPU)/check.sh
