@@ -51,3 +51,4 @@ $(B)/gpu/lib/libcudart.so.13:
 gpu-check-programs: $(B)/gpu/gpu-probe $(GPU_CARRIED) $(B)/gpu/lib/libcudart.so.13
 gpu-check: gpu-check-programs
 	GPU_CHECK_PROGRAMS=$(B)/gpu OUT=$${OUT:-$(B)/gpu-check} $(GPU)/check.sh
+test-programs: gpu-check-programs
