@@ -7,7 +7,8 @@ tests/mutants.def is an INI file, one section a mutant:
   find     the text to replace; white space matches any white space; must occur exactly once
   replace  what stands there instead ('' removes it)
   test     a bats file and a filter (a regular expression of test names), separated by ' :: ', run against the mutant
-           library; or 'unit NAME', a unit-test program of the mutated tree
+           library; the same after 'gpu ', run against the simulated driver and gpu-probe of the mutated tree; or
+           'unit NAME', a unit-test program of the mutated tree
 A mutant is caught when the build of its test or the test fails (a mutant library that does not build is an error, not a catch).
 
 usage: mutants.py [--only REGEX] [--slice K/N] [--jobs N]"""
@@ -88,11 +89,16 @@ def mutate(name, mutant):
         verdict = "caught" if code else "survived"
         shutil.rmtree(tree, ignore_errors=True)
         return verdict, first_failure(out)
-    code, out = run(lenient + ["build/liboffload.so", "build/liboffload-adam.so"], tree)
+    if test.startswith("gpu "):
+        test, programs = test[4:], ["build/gpusim/libcuda.so.1", "build/gpusim/run", "build/gpu/gpu-probe"]
+        env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
+    else:
+        programs = ["build/liboffload.so", "build/liboffload-adam.so"]
+        env = dict(os.environ, LIBOFFLOAD=os.path.join(tree, "build", "liboffload.so"))
+    code, out = run(lenient + programs, tree)
     if code:
         return "error", "does not build:\n" + out[-2000:]
     bats, _, name_filter = (part.strip() for part in test.partition("::"))
-    env = dict(os.environ, LIBOFFLOAD=os.path.join(tree, "build", "liboffload.so"))
     code, out = run(["bats", "--tap", "-f", name_filter, bats], ROOT, env)
     if not re.search(r"^1\.\.[1-9]", out, re.M):
         return "error", f"no test matches '{name_filter}' in {bats}\n{out[-500:]}"

@@ -178,6 +178,14 @@ fake_driver() {
   [[ $(jq -r .error <<<"$output") == "no host handles: HOST_NUMA"*"NOT_PERMITTED"*"--cap-add SYS_NICE"* ]]
 }
 
+@test "an expectation that does not hold fails the probe and is told in words; the facts stay" {
+  GPUSIM_GRANULARITY=4MiB run "$SIM" "$PROBE" granularity
+  [ "$status" -eq 1 ]
+  python3 "$ROOT/tests/lib/schema.py" "$GPU/probe.schema.json" - <<<"$output"
+  [ "$(jq -r .error <<<"$output")" = "2 MiB, the library's piece, is a multiple of 4194304" ]
+  [ "$(jq '(.ok | not) and .facts.piece_bytes == 4194304' <<<"$output")" = true ]
+}
+
 @test "a driver that crashes is a result, with what was being done" {
   fake_driver <<<'#include <stdlib.h>
 int cuInit(unsigned f) { (void)f; abort(); }'

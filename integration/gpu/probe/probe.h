@@ -23,7 +23,7 @@
 
 /* ---- report.c ---- */
 /* Where the child's lines go; called once, by main.c. */
-void report_to(int descriptor);
+void report_to(int to);
 /* A fact is named once: letters, digits and underscores. Units are in the name. */
 __attribute__((format(printf, 2, 3))) void fact_text(const char *key, const char *format, ...);
 void fact_number(const char *key, double value);
@@ -40,7 +40,11 @@ __attribute__((format(printf, 2, 3))) bool expect(bool held, const char *sentenc
 void step(const char *what);
 /* Ends the probe: it can't go on. */
 __attribute__((format(printf, 1, 2), noreturn)) void give_up(const char *format, ...);
-void must_succeed(CUresult, const char *call, const char *file, int line);
+__attribute__((noreturn)) void call_failed(CUresult, const char *call, const char *file, int line);
+static inline void must_succeed(CUresult result, const char *call, const char *file, int line) {
+  if (result != CUDA_SUCCESS)
+    call_failed(result, call, file, line);
+}
 const char *result_name(CUresult);
 void report_simulated(void);
 void report_done(void);

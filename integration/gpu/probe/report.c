@@ -126,12 +126,11 @@ const char *result_name(CUresult result) {
   return named("CUresult_%d", (int)result);
 }
 
-void must_succeed(CUresult result, const char *call, const char *file, int line) {
+void call_failed(CUresult result, const char *call, const char *file, int line) {
   const char *slash = strrchr(file, '/');
-  if (result != CUDA_SUCCESS)
-    give_up("%s answered %s (%s:%d)", call,
-            unsupported(result) ? "that it is not supported by this driver" : result_name(result),
-            slash != NULL ? slash + 1 : file, line);
+  give_up("%s answered %s (%s:%d)", call,
+          unsupported(result) ? "that it is not supported by this driver" : result_name(result),
+          slash != NULL ? slash + 1 : file, line);
 }
 
 void report_simulated(void) {
