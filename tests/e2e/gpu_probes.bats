@@ -54,6 +54,11 @@ fake_driver() {
   [ "$(jq -s 'all(.[]; .simulated and (.rule | type == "string") and .error == null)' "$BATS_FILE_TMPDIR/all.jsonl")" = true ]
 }
 
+@test "the README lists every probe with its question and its rule" {
+  jq -r '"| \(.id) | `\(.probe)` | \(.question) | \(.rule) |"' "$BATS_FILE_TMPDIR/all.jsonl" >"$BATS_TEST_TMPDIR/wanted"
+  sed -n '/^<!-- questions/,/^<!-- end of questions/{/^| P/p}' "$GPU/README.md" | diff "$BATS_TEST_TMPDIR/wanted" -
+}
+
 @test "the shape is really checked: lines without a fact, with a wrong type or a name twice are refused" {
   good=$(head -n 1 "$BATS_FILE_TMPDIR/all.jsonl")
   check() { python3 "$ROOT/tests/lib/schema.py" "$GPU/probe.schema.json" - <<<"$1"; }

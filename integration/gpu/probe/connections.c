@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST = 64, PATIENCE_MS = 150 };
+enum { MOST = 64, PATIENCE_MS = 300 };
 static CUstream streams[MOST];
 static uint32_t *waited, *reached; /* pinned; a line of 64 bytes for each stream */
 

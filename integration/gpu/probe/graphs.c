@@ -46,7 +46,7 @@ static CUresult add_node(CUgraph graph, enum node node) {
   }
   CUDA_MEMCPY3D copy;
   memset(&copy, 0, sizeof copy);
-  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = source(node);
   copy.dstDevice = target(node);
   copy.srcPitch = copy.dstPitch = copy.WidthInBytes = bytes;

@@ -17,6 +17,10 @@ static void begin(void) {
   flags = host_alloc(4096);
   stream_flag = (CUdeviceptr)(uintptr_t)&flags[0];
   cpu_flag = (CUdeviceptr)(uintptr_t)&flags[64];
+  /* A kernel's first launch may load it, and loading may wait for work: for a stream that waits for
+   * this thread it would wait forever. */
+  must_succeed(fill(stream_flag, 1, 0, 0, machine.stream), "probe_fill", __FILE__, __LINE__);
+  mismatches(stream_flag, 1, 0, 0, machine.stream);
 }
 
 static CUdeviceptr host_piece(size_t bytes) {
