@@ -64,7 +64,7 @@ void probe_attributes(void) {
   start();
   need_host();
   size_t bytes = machine.granularity;
-  CUdeviceptr allocated, va = reserve(3 * bytes);
+  CUdeviceptr allocated = 0, va = reserve(3 * bytes);
   uint64_t ignored, first, on_host, back;
   MUST(cuMemAlloc_v2, &allocated, 3 * bytes);
   uint32_t type = tell("cu_mem_alloc", allocated + 512, &ignored);

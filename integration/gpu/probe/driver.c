@@ -60,7 +60,7 @@ void start(void) {
 }
 
 CUfunction kernel(const char *name) {
-  CUfunction function;
+  CUfunction function = NULL;
   MUST(cuModuleGetFunction, &function, module, name);
   return function;
 }

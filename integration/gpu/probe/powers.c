@@ -27,7 +27,7 @@ static int64_t bits_of_double(double x) {
 }
 
 static void compute(const char *name, void *beta, size_t element_bytes) {
-  CUfunction function;
+  CUfunction function = NULL;
   MUST(cuModuleGetFunction, &function, module, name);
   void *parameters[] = {beta, &steps, &device};
   must_succeed(launch(function, blocks_for(steps), THREADS, machine.stream, parameters), name,
