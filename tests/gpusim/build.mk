@@ -23,7 +23,7 @@ $(GPUSIM)/libcuda.so.1: $(GPUSIM_OBJECTS)
 	$(CC) $(CFLAGS_ALL) $(HARDEN) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -o $@ $^ -ldl -lpthread -lm
 
 # One program per room; they find the driver beside themselves and set their own switches.
-GPUSIM_DRIVER_TESTS := $(addprefix $(B)/tests/unit/gpusim_,memory vmm stream queue value capture context module settings)
+GPUSIM_DRIVER_TESTS := $(addprefix $(B)/tests/unit/gpusim_,memory vmm stream queue value capture graph context module settings)
 UNIT_TESTS += $(GPUSIM_DRIVER_TESTS)
 $(GPUSIM_DRIVER_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/gpusim_driver.h tests/lib/tap.h tests/gpusim/gpusim.h \
     $(GPUSIM)/libcuda.so.1

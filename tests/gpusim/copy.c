@@ -105,8 +105,20 @@ static CUresult run(void *argument) {
   return CUDA_SUCCESS;
 }
 
-static const struct operation_kind copy_kind = {
-    .name = "copy", .run = run, .drop = drop, .touches = touches, .describe = describe};
+static const struct operation_kind copy_kind = {.name = "copy",
+                                                .capturable = true,
+                                                .node = CU_GRAPH_NODE_TYPE_MEMCPY,
+                                                .run = run,
+                                                .drop = drop,
+                                                .touches = touches,
+                                                .describe = describe};
+static const struct operation_kind fill_kind = {.name = "fill",
+                                                .capturable = true,
+                                                .node = CU_GRAPH_NODE_TYPE_MEMSET,
+                                                .run = run,
+                                                .drop = drop,
+                                                .touches = touches,
+                                                .describe = describe};
 
 static void stage(struct transfer *t) {
   t->staged = gpusim_new(t->width * t->height * t->depth);
@@ -134,7 +146,8 @@ static CUresult prepare(struct transfer *t, int device) {
 
 static CUresult transfer(struct transfer description, CUstream handle, enum timing timing) {
   struct CUstream_st *stream;
-  CUresult result = gpusim_enter_submit(handle, &stream);
+  CUresult result = timing == SYNCHRONOUS ? gpusim_enter_wait(handle, &stream)
+                                          : gpusim_enter_submit(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (description.width == 0 || description.height == 0 || description.depth == 0) {
@@ -151,10 +164,12 @@ static CUresult transfer(struct transfer description, CUstream handle, enum timi
   }
   enum gpusim_place to = description.to.place, from = description.from.place;
   bool host_only = description.fill_bytes == 0 && to != PLACE_DEVICE && from != PLACE_DEVICE;
-  bool wait = host_only || to == PLACE_PAGEABLE;
+  /* a captured copy touches its memory when the graph is launched, pageable memory too */
+  bool captured = stream->capture != NULL;
+  bool wait = !captured && (host_only || to == PLACE_PAGEABLE);
   if (timing == SYNCHRONOUS)
     wait = wait || to == PLACE_HOST || from == PLACE_HOST;
-  if (from == PLACE_PAGEABLE && !wait) {
+  if (from == PLACE_PAGEABLE && !wait && !captured) {
     if (timing == SYNCHRONOUS)
       result = gpusim_drain(stream);
     stage(&description);
@@ -162,7 +177,8 @@ static CUresult transfer(struct transfer description, CUstream handle, enum timi
   struct transfer *copy = gpusim_new(sizeof *copy);
   *copy = description;
   if (result == CUDA_SUCCESS)
-    result = gpusim_submit(stream, &copy_kind, copy, NULL);
+    result =
+        gpusim_submit(stream, description.fill_bytes != 0 ? &fill_kind : &copy_kind, copy, NULL);
   else
     drop(copy);
   if (result == CUDA_SUCCESS && wait)
@@ -268,15 +284,21 @@ CUresult gpusim_copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait) {
   return result == CUDA_SUCCESS ? transfer(t, stream, wait ? SYNCHRONOUS : ASYNCHRONOUS) : result;
 }
 
-CUresult gpusim_copy_3d(const CUDA_MEMCPY3D *p, CUstream stream, bool wait) {
+static CUresult copy_of_3d(const CUDA_MEMCPY3D *p, struct transfer *t) {
   if (p == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  struct transfer t = {.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
-  CUresult result = side_of(&t.to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes,
-                            p->dstY, p->dstZ, p->dstPitch, p->dstHeight, &t);
+  *t = (struct transfer){.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
+  CUresult result = side_of(&t->to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes,
+                            p->dstY, p->dstZ, p->dstPitch, p->dstHeight, t);
   if (result == CUDA_SUCCESS)
-    result = side_of(&t.from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY,
-                     p->srcZ, p->srcPitch, p->srcHeight, &t);
+    result = side_of(&t->from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY,
+                     p->srcZ, p->srcPitch, p->srcHeight, t);
+  return result;
+}
+
+CUresult gpusim_copy_3d(const CUDA_MEMCPY3D *p, CUstream stream, bool wait) {
+  struct transfer t;
+  CUresult result = copy_of_3d(p, &t);
   return result == CUDA_SUCCESS ? transfer(t, stream, wait ? SYNCHRONOUS : ASYNCHRONOUS) : result;
 }
 
@@ -302,18 +324,23 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream stream) {
 
 /* ---- fills ---- */
 
+static struct transfer fill_of(CUdeviceptr to, size_t pitch, int element_bytes, uint32_t value,
+                               size_t width, size_t height) {
+  return (struct transfer){.to = {.address = to, .pitch = pitch, .device = -1},
+                           .from = {.device = -1},
+                           .width = width,
+                           .height = height,
+                           .depth = 1,
+                           .fill_bytes = element_bytes,
+                           .value = value};
+}
+
 CUresult gpusim_fill(CUdeviceptr to, size_t pitch, int element_bytes, uint32_t value,
                      size_t elements, size_t height, CUstream stream, bool wait) {
   size_t width = elements * (size_t)element_bytes;
   if (to % (CUdeviceptr)element_bytes != 0 || (height > 1 && pitch < width))
     return CUDA_ERROR_INVALID_VALUE;
-  struct transfer t = {.to = {.address = to, .pitch = pitch, .device = -1},
-                       .width = width,
-                       .height = height,
-                       .depth = 1,
-                       .fill_bytes = element_bytes,
-                       .value = value};
-  t.from.device = -1;
+  struct transfer t = fill_of(to, pitch, element_bytes, value, width, height);
   return transfer(t, stream, wait ? SYNCHRONOUS : ASYNCHRONOUS);
 }
 
@@ -335,3 +362,36 @@ CUresult gpusim_fill(CUdeviceptr to, size_t pitch, int element_bytes, uint32_t v
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
 FILLS(32, unsigned)
+
+/* ---- nodes of graphs ---- */
+
+static CUresult node_of(struct transfer description, CUcontext context,
+                        const struct operation_kind **kind, void **argument) {
+  if (description.width == 0 || description.height == 0 || description.depth == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = prepare(&description, context->device);
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct transfer *copy = gpusim_new(sizeof *copy);
+  *copy = description;
+  *kind = description.fill_bytes != 0 ? &fill_kind : &copy_kind;
+  *argument = copy;
+  return CUDA_SUCCESS;
+}
+
+CUresult gpusim_copy_node(const CUDA_MEMCPY3D *p, CUcontext context,
+                          const struct operation_kind **kind, void **argument) {
+  struct transfer t;
+  CUresult result = copy_of_3d(p, &t);
+  return result == CUDA_SUCCESS ? node_of(t, context, kind, argument) : result;
+}
+
+CUresult gpusim_fill_node(const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context,
+                          const struct operation_kind **kind, void **argument) {
+  if (p == NULL || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) ||
+      p->dst % p->elementSize != 0 || (p->height > 1 && p->pitch < p->width * p->elementSize))
+    return CUDA_ERROR_INVALID_VALUE;
+  return node_of(fill_of(p->dst, p->pitch, (int)p->elementSize, p->value, p->width * p->elementSize,
+                         p->height),
+                 context, kind, argument);
+}

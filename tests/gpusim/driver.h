@@ -61,7 +61,9 @@ enum gpusim_handle_kind {
   HANDLE_KERNEL, /* CUfunction and CUkernel */
   HANDLE_MEMORY, /* CUmemGenericAllocationHandle */
   HANDLE_POOL,
-  HANDLE_GRAPH
+  HANDLE_GRAPH,
+  HANDLE_GRAPH_NODE,
+  HANDLE_GRAPH_EXEC
 };
 void gpusim_handle_add(const void *handle, enum gpusim_handle_kind, void *owner);
 void gpusim_handle_remove(const void *handle);
@@ -217,8 +219,16 @@ struct gpusim_handle *gpusim_handle_of(CUmemGenericAllocationHandle);
 void gpusim_handle_collect(struct gpusim_handle *);
 
 /* ---- queue.c: operations ---- */
+struct gpusim_capture;
+/* Nodes of a graph, each once. */
+struct gpusim_nodes {
+  CUgraphNode *items;
+  size_t count, capacity;
+};
 struct operation_kind {
   const char *name;
+  bool capturable;                 /* it may be run more than once, from a graph */
+  CUgraphNodeType node;            /* as which, if so */
   CUresult (*run)(void *argument); /* on a stream's thread, no lock held */
   bool (*reached)(void *argument); /* value waits only: may it go? */
   void (*drop)(void *argument);    /* frees the argument; NULL: nothing to free */
@@ -242,11 +252,10 @@ struct CUstream_st {
   uint64_t submitted, completed; /* tickets */
   uint64_t legacy_seen;          /* ticket of the legacy stream that this one already waits for */
   struct operation *head, **tail;
-  pthread_cond_t wake;  /* its thread: new work, or its turn in the hardware queue */
-  pthread_cond_t ended; /* whoever waits for its tickets */
-  CUstreamCaptureStatus capture;
-  CUstreamCaptureMode capture_mode;
-  uint64_t capture_id, capture_thread;
+  pthread_cond_t wake;            /* its thread: new work, or its turn in the hardware queue */
+  pthread_cond_t ended;           /* whoever waits for its tickets */
+  struct gpusim_capture *capture; /* NULL: not capturing */
+  struct gpusim_nodes heads;      /* what the next captured operation waits for */
 };
 /* All with gpusim_mutex held. submit may let go of it while the hardware queue is full; it takes
    the argument over, also when it fails. `after` may be NULL. */
@@ -264,21 +273,58 @@ void gpusim_wake_all(void);
 /* A violation, a sticky error for the work's context and false when queued or running work names
  * [low, high). */
 bool gpusim_unused(uintptr_t low, uintptr_t high, const char *call);
+/* splitmix64: where seeded choices come from. */
+uint64_t gpusim_scramble(uint64_t);
 
-/* ---- stream.c, event.c, value.c, capture.c ---- */
+/* ---- stream.c, event.c, value.c, capture.c, graph_launch.c ---- */
 struct CUstream_st *gpusim_stream_open(CUcontext, unsigned flags, int priority);
 /* On success gpusim_mutex is held and the stream is live, its context too. `submit` also refuses
- * capturing streams. */
+   what a capture forbids to new work; `wait` refuses capturing streams altogether. */
 CUresult gpusim_enter_stream(CUstream handle, struct CUstream_st **);
 CUresult gpusim_enter_submit(CUstream handle, struct CUstream_st **);
+CUresult gpusim_enter_wait(CUstream handle, struct CUstream_st **);
 void gpusim_streams_close(CUcontext);
 /* Submits and lets go of gpusim_mutex. */
 CUresult gpusim_submit_leave(struct CUstream_st *, const struct operation_kind *, void *argument);
+/* With gpusim_mutex held. refuses: the legacy stream beside a blocking capture, and captures that
+   are no longer valid. forbids: the same, and any capture, which it invalidates. */
 CUresult gpusim_capture_refuses(struct CUstream_st *);
+CUresult gpusim_capture_forbids(struct CUstream_st *);
 void gpusim_capture_forget(struct CUstream_st *);
+/* Makes a node of an operation submitted to a capturing stream; takes the argument over. */
+CUresult gpusim_capture_add(struct CUstream_st *, const struct operation_kind *, void *argument);
+/* What an event recorded in a capture stands for, and what waiting for it does to a stream. */
+void gpusim_capture_mark(struct CUstream_st *, struct gpusim_capture **, struct gpusim_nodes *);
+void gpusim_capture_unmark(struct gpusim_capture **, struct gpusim_nodes *);
+CUresult gpusim_capture_join(struct CUstream_st *, struct gpusim_capture *,
+                             const struct gpusim_nodes *);
+void gpusim_capture_invalidate(struct gpusim_capture *);
 /* Refuses calls that cuda.h names potentially unsafe while a capture forbids them to this thread.
- */
+   Takes gpusim_mutex itself. */
 CUresult gpusim_capture_unsafe(void);
+/* Operations of event nodes: `record` in a stream, or what a wait waits for; NULL when the event
+   was never recorded. The event is held until the argument is dropped. */
+const struct operation_kind *gpusim_event_operation(CUevent, bool record);
+void gpusim_event_recorded(CUevent, struct CUstream_st *);
+const struct dependency *gpusim_event_last(CUevent);
+
+/* Arguments of operations from the parameters of graph nodes; gpusim_mutex held. On success *kind
+   and *argument are what gpusim_submit takes. */
+CUresult gpusim_launch_node(const CUDA_KERNEL_NODE_PARAMS_v2 *, const struct operation_kind **kind,
+                            void **argument);
+/* Valid as long as the argument. */
+void gpusim_launch_parameters(void *argument, CUDA_KERNEL_NODE_PARAMS_v2 *);
+bool gpusim_launch_alive(const void *argument);
+CUresult gpusim_copy_node(const CUDA_MEMCPY3D *, CUcontext, const struct operation_kind **kind,
+                          void **argument);
+CUresult gpusim_fill_node(const CUDA_MEMSET_NODE_PARAMS *, CUcontext,
+                          const struct operation_kind **kind, void **argument);
+CUresult gpusim_host_node(const CUDA_HOST_NODE_PARAMS *, const struct operation_kind **kind,
+                          void **argument);
+CUresult gpusim_value_node(const CUstreamBatchMemOpParams *, CUcontext,
+                           const struct operation_kind **kind, void **argument);
+/* Replays a graph launch that was captured as a child graph. */
+CUresult gpusim_capture_child(struct CUstream_st *, CUgraph);
 
 /* ---- module.c ---- */
 void gpusim_modules_free(CUcontext);

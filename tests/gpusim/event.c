@@ -9,6 +9,8 @@ struct CUevent_st {
   unsigned flags;
   int references; /* the handle, records that are queued */
   bool recorded;
+  struct gpusim_capture *capture; /* it was last recorded in one; what that stands for: */
+  struct gpusim_nodes heads;
   struct dependency last;
   double ms; /* when the last record was carried out */
 };
@@ -19,6 +21,7 @@ static void drop_event(void *argument) {
     return;
   if (event->recorded)
     gpusim_stream_drop(event->last.stream);
+  gpusim_capture_unmark(&event->capture, &event->heads);
   free(event);
 }
 
@@ -63,8 +66,40 @@ static CUresult run_record(void *argument) {
   return CUDA_SUCCESS;
 }
 
-static const struct operation_kind record_kind = {
-    .name = "event record", .run = run_record, .drop = drop_event};
+static const struct operation_kind record_kind = {.name = "event record",
+                                                  .capturable = true,
+                                                  .node = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                                                  .run = run_record,
+                                                  .drop = drop_event};
+
+/* The event stands for what the stream was given last. */
+void gpusim_event_recorded(CUevent event, struct CUstream_st *stream) {
+  gpusim_capture_unmark(&event->capture, &event->heads);
+  gpusim_stream_hold(stream);
+  if (event->recorded)
+    gpusim_stream_drop(event->last.stream);
+  event->last = (struct dependency){stream, stream->submitted};
+  event->recorded = true;
+}
+
+const struct dependency *gpusim_event_last(CUevent event) {
+  return event->recorded ? &event->last : NULL;
+}
+
+static CUresult record(CUevent event, struct CUstream_st *stream, unsigned flags) {
+  bool external = (flags & CU_EVENT_RECORD_EXTERNAL) != 0;
+  if (stream->capture == NULL && external)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture != NULL && !external) {
+    gpusim_capture_mark(stream, &event->capture, &event->heads);
+    return CUDA_SUCCESS;
+  }
+  event->references++;
+  CUresult result = gpusim_submit(stream, &record_kind, event, NULL);
+  if (result == CUDA_SUCCESS && !external)
+    gpusim_event_recorded(event, stream);
+  return result;
+}
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags) {
   struct CUstream_st *stream;
@@ -77,17 +112,9 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags) 
     gpusim_unlock();
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  event->references++;
-  gpusim_stream_hold(stream);
-  result = gpusim_submit(stream, &record_kind, event, NULL);
-  if (result == CUDA_SUCCESS) {
-    if (event->recorded)
-      gpusim_stream_drop(event->last.stream);
-    event->last = (struct dependency){stream, stream->submitted};
-    event->recorded = true;
-  } else {
-    gpusim_stream_drop(stream);
-  }
+  gpusim_stream_hold(stream); /* a full queue lets go of the lock */
+  result = record(event, stream, flags);
+  gpusim_stream_drop(stream);
   gpusim_unlock();
   return result;
 }
@@ -102,6 +129,41 @@ static CUresult run_wait(void *argument) {
 }
 
 static const struct operation_kind wait_kind = {.name = "event wait", .run = run_wait};
+/* In a graph the event is looked at when the graph is launched. */
+static const struct operation_kind node_wait_kind = {.name = "event wait",
+                                                     .capturable = true,
+                                                     .node = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                                                     .run = run_wait,
+                                                     .drop = drop_event};
+
+const struct operation_kind *gpusim_event_operation(CUevent event, bool is_record) {
+  event->references++;
+  return is_record ? &record_kind : &node_wait_kind;
+}
+
+static CUresult wait_for(CUevent event, struct CUstream_st *stream, unsigned flags) {
+  bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+  if (external && stream->capture == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (external) {
+    const struct operation_kind *kind = gpusim_event_operation(event, false);
+    return gpusim_submit(stream, kind, event, NULL);
+  }
+  if (event->capture != NULL)
+    return gpusim_capture_join(stream, event->capture, &event->heads);
+  if (!event->recorded)
+    return CUDA_SUCCESS;
+  if (stream->capture != NULL) { /* a dependency on work outside of the capture */
+    gpusim_capture_invalidate(stream->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  /* what the event stands for now: a later record changes nothing for this wait */
+  struct dependency last = event->last;
+  gpusim_stream_hold(last.stream);
+  CUresult result = gpusim_submit(stream, &wait_kind, NULL, &last);
+  gpusim_stream_drop(last.stream);
+  return result;
+}
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
   struct CUstream_st *stream;
@@ -110,15 +172,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
   CUresult result = gpusim_enter_submit(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
-  if (!gpusim_handle_is(event, HANDLE_EVENT)) {
-    result = CUDA_ERROR_INVALID_HANDLE;
-  } else if (event->recorded) {
-    /* what the event stands for now: a later record changes nothing for this wait */
-    struct dependency last = event->last;
-    gpusim_stream_hold(last.stream);
-    result = gpusim_submit(stream, &wait_kind, NULL, &last);
-    gpusim_stream_drop(last.stream);
-  }
+  result = gpusim_handle_is(event, HANDLE_EVENT) ? wait_for(event, stream, flags)
+                                                 : CUDA_ERROR_INVALID_HANDLE;
   gpusim_unlock();
   return result;
 }
@@ -140,8 +195,23 @@ static CUresult enter_event(CUevent event) {
   return result;
 }
 
+/* The same, for calls that ask about the device or wait for it: unsafe during captures, and an
+ * event of a capture never happens. */
+static CUresult enter_event_wait(CUevent event) {
+  CUresult result = gpusim_ready();
+  if (result == CUDA_SUCCESS)
+    result = gpusim_capture_unsafe();
+  if (result == CUDA_SUCCESS)
+    result = enter_event(event);
+  if (result != CUDA_SUCCESS || event->capture == NULL)
+    return result;
+  gpusim_capture_invalidate(event->capture);
+  gpusim_unlock();
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
 CUresult cuEventQuery(CUevent event) {
-  CUresult result = enter_event(event);
+  CUresult result = enter_event_wait(event);
   if (result != CUDA_SUCCESS)
     return result;
   if (event->recorded && !gpusim_done(&event->last))
@@ -151,7 +221,7 @@ CUresult cuEventQuery(CUevent event) {
 }
 
 CUresult cuEventSynchronize(CUevent event) {
-  CUresult result = enter_event(event);
+  CUresult result = enter_event_wait(event);
   if (result != CUDA_SUCCESS)
     return result;
   if (event->recorded) {

@@ -9,6 +9,7 @@
 struct kernel_launch {
   struct gpusim_kernel *kernel;
   struct gpusim_launch shape;
+  void **pointers; /* to each parameter, for whoever asks a graph's node */
   uint8_t parameters[];
 };
 
@@ -46,8 +47,18 @@ static void describe(void *argument, char *into, size_t bytes) {
   snprintf(into, bytes, "launch of %s", launch->shape.name);
 }
 
-static const struct operation_kind launch_kind = {
-    .name = "launch", .run = run, .drop = free, .touches = touches, .describe = describe};
+static void drop(void *argument) {
+  free(((struct kernel_launch *)argument)->pointers);
+  free(argument);
+}
+
+static const struct operation_kind launch_kind = {.name = "launch",
+                                                  .capturable = true,
+                                                  .node = CU_GRAPH_NODE_TYPE_KERNEL,
+                                                  .run = run,
+                                                  .drop = drop,
+                                                  .touches = touches,
+                                                  .describe = describe};
 
 /* ---- parameters ---- */
 
@@ -91,10 +102,34 @@ static bool shape_fits(const struct gpusim_kernel *kernel, const struct gpusim_l
          (int64_t)shape->dynamic_shared_bytes <= gpusim_kernel_dynamic_limit(kernel);
 }
 
+/* A launch ready to be carried out on shape.device. */
+static CUresult make(struct gpusim_kernel *kernel, struct gpusim_launch shape, void **pointers,
+                     void **extra, struct kernel_launch **made) {
+  shape.name = kernel->name;
+  /* asking by name binds the PTX of GPUSIM_PTX to a kernel that was only enumerated */
+  bool runnable =
+      kernel->ptx != NULL ||
+      (gpusim_image_kernel(kernel->image, kernel->name) == kernel && kernel->ptx != NULL);
+  if (!runnable) {
+    gpusim_trace(0, "%s: its image has no PTX, nor has GPUSIM_PTX", kernel->name);
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
+  if (!shape_fits(kernel, &shape))
+    return CUDA_ERROR_INVALID_VALUE;
+  *made = gpusim_new(sizeof **made + kernel->parameter_bytes + 16);
+  (*made)->kernel = kernel;
+  (*made)->shape = shape;
+  CUresult result = pack(*made, pointers, extra);
+  if (result != CUDA_SUCCESS)
+    free(*made);
+  return result;
+}
+
 static CUresult launch(CUfunction function, struct gpusim_launch shape, CUstream handle,
                        void **pointers, void **extra) {
   struct gpusim_kernel *kernel;
   struct CUstream_st *stream;
+  struct kernel_launch *made;
   CUresult result = gpusim_kernel_of(function, &kernel);
   if (result != CUDA_SUCCESS)
     return result;
@@ -106,29 +141,64 @@ static CUresult launch(CUfunction function, struct gpusim_launch shape, CUstream
     return gpusim_current() != NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   }
   shape.device = stream->context->device;
-  shape.name = kernel->name;
-  /* asking by name binds the PTX of GPUSIM_PTX to a kernel that was only enumerated */
-  bool runnable =
-      kernel->ptx != NULL ||
-      (gpusim_image_kernel(kernel->image, kernel->name) == kernel && kernel->ptx != NULL);
-  struct kernel_launch *copy = NULL;
-  if (!runnable) {
-    gpusim_trace(0, "%s: its image has no PTX, nor has GPUSIM_PTX", kernel->name);
-    result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-  } else if (!shape_fits(kernel, &shape)) {
-    result = CUDA_ERROR_INVALID_VALUE;
-  } else {
-    copy = gpusim_new(sizeof *copy + kernel->parameter_bytes + 16);
-    copy->kernel = kernel;
-    copy->shape = shape;
-    result = pack(copy, pointers, extra);
-  }
+  result = make(kernel, shape, pointers, extra, &made);
   if (result == CUDA_SUCCESS)
-    return gpusim_submit_leave(stream, &launch_kind, copy);
+    return gpusim_submit_leave(stream, &launch_kind, made);
   gpusim_unlock();
-  free(copy);
   return result;
 }
+
+/* ---- nodes of graphs ---- */
+
+CUresult gpusim_launch_node(const CUDA_KERNEL_NODE_PARAMS_v2 *p, const struct operation_kind **kind,
+                            void **argument) {
+  struct gpusim_kernel *kernel;
+  struct kernel_launch *made;
+  if (p == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  CUcontext context = p->func == NULL && p->ctx != NULL ? p->ctx : gpusim_current();
+  CUresult result =
+      gpusim_kernel_of(p->func != NULL ? (const void *)p->func : (const void *)p->kern, &kernel);
+  if (result == CUDA_SUCCESS && (context == NULL || !gpusim_handle_is(context, HANDLE_CONTEXT)))
+    result = CUDA_ERROR_INVALID_CONTEXT;
+  if (result != CUDA_SUCCESS)
+    return result;
+  struct gpusim_launch shape = {.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+                                .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+                                .dynamic_shared_bytes = p->sharedMemBytes,
+                                .device = context->device};
+  result = make(kernel, shape, p->kernelParams, p->extra, &made);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *kind = &launch_kind;
+  *argument = made;
+  return CUDA_SUCCESS;
+}
+
+void gpusim_launch_parameters(void *argument, CUDA_KERNEL_NODE_PARAMS_v2 *out) {
+  struct kernel_launch *made = argument;
+  const struct gpusim_launch *shape = &made->shape;
+  if (made->pointers == NULL) {
+    made->pointers = gpusim_new(((size_t)made->kernel->parameter_count + 1) * sizeof(void *));
+    for (int i = 0; i < made->kernel->parameter_count; i++)
+      made->pointers[i] = made->parameters + made->kernel->parameters[i].offset;
+  }
+  *out = (CUDA_KERNEL_NODE_PARAMS_v2){.func = (CUfunction)(void *)made->kernel,
+                                      .gridDimX = shape->grid[0],
+                                      .gridDimY = shape->grid[1],
+                                      .gridDimZ = shape->grid[2],
+                                      .blockDimX = shape->block[0],
+                                      .blockDimY = shape->block[1],
+                                      .blockDimZ = shape->block[2],
+                                      .sharedMemBytes = shape->dynamic_shared_bytes,
+                                      .kernelParams = made->pointers};
+}
+
+bool gpusim_launch_alive(const void *argument) {
+  return gpusim_handle_is(((const struct kernel_launch *)argument)->kernel, HANDLE_KERNEL);
+}
+
+/* ---- entry points ---- */
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                         unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,

@@ -19,6 +19,10 @@ static CUresult load(void **out, const void *code, CUcontext context) {
   int error = CUDA_SUCCESS;
   if (out == NULL || code == NULL)
     return CUDA_ERROR_INVALID_VALUE;
+  /* libraries are loaded when first used, also inside a capture; modules at the call */
+  CUresult result = context != NULL ? gpusim_capture_unsafe() : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS)
+    return result;
   struct gpusim_image *image = gpusim_image_load(code, &error);
   if (image == NULL)
     return (CUresult)error;
@@ -73,6 +77,8 @@ void gpusim_modules_free(CUcontext context) {
 /* A driver waits for work before it takes the code away. */
 static CUresult unload_handle(void *handle) {
   CUresult result = gpusim_ready();
+  if (result == CUDA_SUCCESS)
+    result = gpusim_capture_unsafe();
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_lock();

@@ -370,11 +370,13 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 /* ---- waiting for everything, and peers ---- */
 
 static CUresult synchronize(CUcontext context) {
+  CUresult result = gpusim_capture_unsafe();
+  if (result != CUDA_SUCCESS)
+    return result;
   gpusim_lock();
-  CUresult result = CUDA_SUCCESS;
   for (struct CUstream_st *s = context->streams; s != NULL && result == CUDA_SUCCESS; s = s->next)
-    if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      result = gpusim_capture_refuses(s);
+    if (s->capture != NULL)
+      result = gpusim_capture_forbids(s);
   if (result == CUDA_SUCCESS) {
     gpusim_drain_context(context);
     result = (CUresult)atomic_load_explicit(&context->sticky, memory_order_acquire);

@@ -86,6 +86,29 @@ STREAM_FIRST(cuStreamGetCaptureInfo_v3,
               const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count),
              (status, id, graph, dependencies, edges, count))
 
+STREAM_FIRST(cuStreamBeginCaptureToGraph,
+             (CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+              CUstreamCaptureMode mode),
+             (graph, nodes, edges, count, mode))
+STREAM_FIRST(cuStreamUpdateCaptureDependencies, (CUgraphNode * nodes, size_t count, unsigned flags),
+             (nodes, count, flags))
+STREAM_FIRST(cuStreamUpdateCaptureDependencies_v2,
+             (CUgraphNode * nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags),
+             (nodes, edges, count, flags))
+STREAM_LAST(cuGraphLaunch, (CUgraphExec graph), (graph))
+STREAM_LAST(cuGraphUpload, (CUgraphExec graph), (graph))
+
+GPUSIM_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  return cuStreamBeginCapture(OWN(stream));
+}
+
+GPUSIM_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                                         CUDA_GRAPH_INSTANTIATE_PARAMS *p);
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+  return cuGraphInstantiateWithParams(exec, graph, p); /* uploads need no stream here */
+}
+
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
   return cuStreamSynchronize(OWN(stream));

@@ -200,7 +200,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
   uintptr_t address;
   if (pointer == NULL || !gpusim_handle_is(pool, HANDLE_POOL))
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = gpusim_enter_submit(handle, &stream);
+  CUresult result = gpusim_enter_wait(handle, &stream); /* allocation nodes aren't simulated */
   if (result != CUDA_SUCCESS)
     return result;
   CUcontext context = stream->context;

@@ -76,7 +76,7 @@ static uint64_t now_ms(void) {
 }
 
 /* splitmix64 */
-static uint64_t scramble(uint64_t x) {
+uint64_t gpusim_scramble(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -87,7 +87,7 @@ static void delay(uint64_t stream_id, uint64_t ticket) {
   const struct gpusim_settings *s = &gpusim_settings;
   uint64_t us = 0;
   if (s->delay_us > 0)
-    us = scramble(scramble(scramble((uint64_t)s->seed) ^ stream_id) ^ ticket) %
+    us = gpusim_scramble(gpusim_scramble(gpusim_scramble((uint64_t)s->seed) ^ stream_id) ^ ticket) %
          ((uint64_t)s->delay_us + 1);
   if (s->slow_stream > 0 && stream_id == (uint64_t)s->slow_stream)
     us += (uint64_t)s->slow_us;
@@ -353,6 +353,8 @@ static void enqueue(struct operation *operation) {
 CUresult gpusim_submit(struct CUstream_st *stream, const struct operation_kind *kind,
                        void *argument, const struct dependency *after) {
   CUresult result = CUDA_SUCCESS;
+  if (stream->capture != NULL)
+    return gpusim_capture_add(stream, kind, argument);
   gpusim_stream_hold(stream);
   wait_for_room(stream);
   if (stream->stopping)

@@ -18,7 +18,6 @@ struct CUstream_st *gpusim_stream_open(CUcontext context, unsigned flags, int pr
   stream->queue = gpusim_queue_of(context->device, stream->id);
   stream->tail = &stream->head;
   stream->references = 1;
-  stream->capture = CU_STREAM_CAPTURE_STATUS_NONE;
   pthread_cond_init(&stream->wake, NULL);
   pthread_cond_init(&stream->ended, NULL);
   stream->next = context->streams;
@@ -129,6 +128,16 @@ CUresult gpusim_enter_submit(CUstream handle, struct CUstream_st **stream) {
   return result;
 }
 
+CUresult gpusim_enter_wait(CUstream handle, struct CUstream_st **stream) {
+  CUresult result = gpusim_enter_stream(handle, stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = gpusim_capture_forbids(*stream);
+  if (result != CUDA_SUCCESS)
+    gpusim_unlock();
+  return result;
+}
+
 CUresult gpusim_submit_leave(struct CUstream_st *stream, const struct operation_kind *kind,
                              void *argument) {
   CUresult result = gpusim_submit(stream, kind, argument, NULL);
@@ -190,7 +199,9 @@ static CUresult join_blocking_streams(struct CUstream_st *stream) {
 
 CUresult cuStreamSynchronize(CUstream handle) {
   struct CUstream_st *stream;
-  CUresult result = gpusim_enter_submit(handle, &stream);
+  CUresult result = gpusim_capture_unsafe();
+  if (result == CUDA_SUCCESS)
+    result = gpusim_enter_wait(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   result = join_blocking_streams(stream);
@@ -202,7 +213,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
 
 CUresult cuStreamQuery(CUstream handle) {
   struct CUstream_st *stream;
-  CUresult result = gpusim_enter_submit(handle, &stream);
+  CUresult result = gpusim_enter_wait(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   result = join_blocking_streams(stream);
@@ -289,29 +300,50 @@ static CUresult run_host_call(void *argument) {
   return CUDA_SUCCESS;
 }
 
-static const struct operation_kind host_kind = {
-    .name = "host function", .run = run_host_call, .drop = free};
+static const struct operation_kind host_kind = {.name = "host function",
+                                                .capturable = true,
+                                                .node = CU_GRAPH_NODE_TYPE_HOST,
+                                                .run = run_host_call,
+                                                .drop = free};
 
-static CUresult submit_host_call(CUstream handle, struct host_call call) {
+static const struct operation_kind callback_kind = {
+    .name = "callback", .run = run_host_call, .drop = free};
+
+static CUresult submit_host_call(CUstream handle, const struct operation_kind *kind,
+                                 struct host_call call) {
   struct CUstream_st *stream;
   CUresult result = gpusim_enter_submit(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   struct host_call *copy = gpusim_new(sizeof *copy);
   *copy = call;
-  return gpusim_submit_leave(stream, &host_kind, copy);
+  return gpusim_submit_leave(stream, kind, copy);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
   if (function == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  return submit_host_call(stream, (struct host_call){.function = function, .data = data});
+  return submit_host_call(stream, &host_kind,
+                          (struct host_call){.function = function, .data = data});
 }
 
+CUresult gpusim_host_node(const CUDA_HOST_NODE_PARAMS *parameters,
+                          const struct operation_kind **kind, void **argument) {
+  if (parameters == NULL || parameters->fn == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  struct host_call *call = gpusim_new(sizeof *call);
+  call->function = parameters->fn;
+  call->data = parameters->userData;
+  *kind = &host_kind;
+  *argument = call;
+  return CUDA_SUCCESS;
+}
+
+/* Deprecated, and not capturable: cuda.h, cuStreamAddCallback. */
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data,
                              unsigned flags) {
   if (callback == NULL || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  return submit_host_call(stream,
+  return submit_host_call(stream, &callback_kind,
                           (struct host_call){.callback = callback, .stream = stream, .data = data});
 }

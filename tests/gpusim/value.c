@@ -72,12 +72,16 @@ static void describe_write(void *argument, char *into, size_t bytes) {
 }
 
 static const struct operation_kind wait_kind = {.name = "value wait",
+                                                .capturable = true,
+                                                .node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                                                 .run = run_wait,
                                                 .reached = reached,
                                                 .drop = free,
                                                 .touches = touches,
                                                 .describe = describe_wait};
 static const struct operation_kind write_kind = {.name = "value write",
+                                                 .capturable = true,
+                                                 .node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                                                  .run = run_write,
                                                  .drop = free,
                                                  .touches = touches,
@@ -93,24 +97,69 @@ static bool usable(int device, uintptr_t address, bool write) {
   return usable;
 }
 
+static CUresult check_form(const struct operation_kind *kind, const struct value_operation *o) {
+  unsigned allowed = kind == &wait_kind ? 3 : 0;
+  if ((o->flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0 && kind == &wait_kind)
+    return CUDA_ERROR_NOT_SUPPORTED; /* as attribute CAN_FLUSH_REMOTE_WRITES says */
+  if ((o->flags & ~allowed) != 0 || o->address % (o->wide ? 8 : 4) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+static struct value_operation *copy_of(struct value_operation operation) {
+  struct value_operation *copy = gpusim_new(sizeof *copy);
+  *copy = operation;
+  return copy;
+}
+
 static CUresult submit(CUstream handle, const struct operation_kind *kind,
                        struct value_operation operation) {
   struct CUstream_st *stream;
-  unsigned allowed = kind == &wait_kind ? 3 : 0;
-  if ((operation.flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0 && kind == &wait_kind)
-    return CUDA_ERROR_NOT_SUPPORTED; /* as attribute CAN_FLUSH_REMOTE_WRITES says */
-  if ((operation.flags & ~allowed) != 0 || operation.address % (operation.wide ? 8 : 4) != 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = gpusim_enter_submit(handle, &stream);
+  CUresult result = check_form(kind, &operation);
+  if (result == CUDA_SUCCESS)
+    result = gpusim_enter_submit(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (!usable(stream->context->device, operation.address, kind == &write_kind)) {
     gpusim_unlock();
     return CUDA_ERROR_INVALID_VALUE;
   }
-  struct value_operation *copy = gpusim_new(sizeof *copy);
-  *copy = operation;
-  return gpusim_submit_leave(stream, kind, copy);
+  return gpusim_submit_leave(stream, kind, copy_of(operation));
+}
+
+CUresult gpusim_value_node(const CUstreamBatchMemOpParams *o, CUcontext context,
+                           const struct operation_kind **kind, void **argument) {
+  struct value_operation operation;
+  switch (o->operation) {
+  case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    operation = (struct value_operation){o->waitValue.address, o->waitValue.value,
+                                         o->waitValue.flags, false};
+    *kind = &wait_kind;
+    break;
+  case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    operation = (struct value_operation){o->writeValue.address, o->writeValue.value,
+                                         o->writeValue.flags, false};
+    *kind = &write_kind;
+    break;
+  case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+    operation = (struct value_operation){o->waitValue.address, o->waitValue.value64,
+                                         o->waitValue.flags, true};
+    *kind = &wait_kind;
+    break;
+  case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+    operation = (struct value_operation){o->writeValue.address, o->writeValue.value64,
+                                         o->writeValue.flags, true};
+    *kind = &write_kind;
+    break;
+  default:
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  CUresult result = check_form(*kind, &operation);
+  if (result == CUDA_SUCCESS && !usable(context->device, operation.address, *kind == &write_kind))
+    result = CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    *argument = copy_of(operation);
+  return result;
 }
 
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,

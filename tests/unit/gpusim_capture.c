@@ -30,10 +30,22 @@ static void test_status(CUstream stream, CUdeviceptr memory) {
   tap_ok(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE,
          "a capture can't end twice");
 
+  MUST(cuMemsetD8(memory, 0, 16));
+  MUST(cuCtxSynchronize());
   MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-  tap_ok(cuMemsetD8Async(memory, 1, 16, stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         "work on a capturing stream is refused");
-  tap_ok(status_of(stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED, "and invalidates the capture");
+  MUST(cuMemsetD8Async(memory, 1, 16, stream));
+  MUST(cuStreamEndCapture(stream, &graph));
+  nodes = 9;
+  MUST(cuGraphGetNodes(graph, NULL, &nodes));
+  MUST(cuStreamSynchronize(stream));
+  tap_ok(nodes == 1 && device_word(memory) == 0,
+         "what is captured is a node, and isn't carried out");
+  MUST(cuGraphDestroy(graph));
+
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  tap_ok(cuStreamQuery(stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+             status_of(stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+         "querying a capturing stream is refused and invalidates, in relaxed mode too");
   tap_ok(cuMemsetD8Async(memory, 1, 16, stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
          "more work says so");
   tap_ok(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED &&
@@ -41,7 +53,7 @@ static void test_status(CUstream stream, CUdeviceptr memory) {
          "its end is an error and no graph");
   MUST(cuMemsetD8Async(memory, 1, 16, stream));
   MUST(cuStreamSynchronize(stream));
-  tap_ok(true, "afterwards the stream works again");
+  tap_ok(device_word(memory) == 0x01010101, "afterwards the stream works again");
 
   MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   tap_ok(cuStreamSynchronize(stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
@@ -113,6 +125,124 @@ static void test_unsafe_calls(CUcontext context, CUstream stream) {
   MUST(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
+/* Calls that need the device now, in a thread that captures something else. */
+static void test_unsafe_waits(CUstream stream, CUstream other) {
+  CUevent event;
+  MUST(cuEventCreate(&event, 0));
+  MUST(cuEventRecord(event, other));
+  MUST(cuEventSynchronize(event));
+  struct {
+    const char *name;
+    CUresult result;
+  } calls[5];
+  for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"querying any event is unsafe under a global capture",
+                                        "so is synchronising one",
+                                        "so is synchronising another stream",
+                                        "so is loading a module", "so is pinning host memory"};
+    CUmodule module;
+    void *pinned;
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    calls[i].name = names[i];
+    calls[i].result = i == 0   ? cuEventQuery(event)
+                      : i == 1 ? cuEventSynchronize(event)
+                      : i == 2 ? cuStreamSynchronize(other)
+                      : i == 3 ? cuModuleLoadData(&module, TEST_PTX)
+                               : cuMemHostAlloc(&pinned, 4096, 0);
+    tap_ok(calls[i].result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+               status_of(stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+           "%s", calls[i].name);
+    end(stream);
+  }
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  tap_ok(cuEventQuery(event) == CUDA_SUCCESS && cuStreamSynchronize(other) == CUDA_SUCCESS &&
+             status_of(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE,
+         "under a relaxed one all of this is allowed");
+  end(stream);
+  MUST(cuEventDestroy(event));
+}
+
+/* Events carry a capture to other streams, and back. */
+static void test_forks(CUstream origin, CUstream side, CUdeviceptr memory) {
+  CUevent fork, join, outside;
+  CUgraph graph;
+  CUgraphNode nodes[4], from[4], to[4];
+  size_t count = 4, edges = 4;
+  cuuint64_t id, side_id;
+  CUstreamCaptureStatus status;
+  MUST(cuEventCreate(&fork, 0));
+  MUST(cuEventCreate(&join, 0));
+  MUST(cuEventCreate(&outside, 0));
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuMemsetD8Async(memory, 1, 16, origin));
+  MUST(cuEventRecord(fork, origin));
+  MUST(cuStreamWaitEvent(side, fork, 0));
+  tap_ok(status_of(side) == CU_STREAM_CAPTURE_STATUS_ACTIVE,
+         "waiting for an event of a capture draws a stream into it");
+  MUST(cuStreamGetCaptureInfo(origin, &status, &id, NULL, NULL, NULL, NULL));
+  MUST(cuStreamGetCaptureInfo(side, &status, &side_id, NULL, NULL, NULL, NULL));
+  tap_ok(id == side_id && id != 0, "with the same id");
+  MUST(cuMemsetD8Async(memory + 16, 2, 16, side));
+  MUST(cuMemsetD8Async(memory + 32, 3, 16, origin));
+  MUST(cuEventRecord(join, side));
+  MUST(cuStreamWaitEvent(origin, join, 0));
+  MUST(cuMemsetD8Async(memory + 48, 4, 16, origin));
+  MUST(cuStreamEndCapture(origin, &graph));
+  MUST(cuGraphGetNodes(graph, nodes, &count));
+  MUST(cuGraphGetEdges(graph, from, to, NULL, &edges));
+  tap_ok(count == 4 && edges == 4 && from[0] == nodes[0] && to[0] == nodes[1] &&
+             from[1] == nodes[0] && to[1] == nodes[2] && to[2] == nodes[3] && to[3] == nodes[3] &&
+             status_of(side) == CU_STREAM_CAPTURE_STATUS_NONE,
+         "a fork and its join are edges, and both streams are free again");
+  MUST(cuGraphDestroy(graph));
+  tap_ok(cuStreamWaitEvent(side, fork, 0) == CUDA_ERROR_CAPTURED_EVENT,
+         "an event of a capture that ended can't be waited for");
+
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuEventRecord(fork, origin));
+  tap_ok(cuEventQuery(fork) == CUDA_ERROR_CAPTURED_EVENT &&
+             status_of(origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+         "an event of a capture can't be queried, in relaxed mode either");
+  end(origin);
+
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuEventRecord(fork, origin));
+  MUST(cuStreamWaitEvent(side, fork, 0));
+  MUST(cuMemsetD8Async(memory, 1, 16, side));
+  tap_ok(cuStreamEndCapture(origin, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNJOINED && graph == NULL,
+         "a fork that isn't joined is UNJOINED");
+
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuEventRecord(fork, origin));
+  MUST(cuStreamWaitEvent(side, fork, 0));
+  tap_ok(cuStreamEndCapture(side, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+         "a capture ends in the stream it began in");
+  end(origin);
+
+  MUST(cuEventRecord(outside, side));
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  tap_ok(cuStreamWaitEvent(origin, outside, 0) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION &&
+             status_of(origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+         "waiting inside a capture for work outside breaks its isolation");
+  end(origin);
+
+  MUST(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuStreamBeginCapture(side, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuEventRecord(fork, origin));
+  tap_ok(cuStreamWaitEvent(side, fork, 0) == CUDA_ERROR_STREAM_CAPTURE_MERGE &&
+             status_of(origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED &&
+             status_of(side) == CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+         "two captures can't merge");
+  end(origin);
+  end(side);
+  tap_ok(cuEventRecordWithFlags(outside, side, CU_EVENT_RECORD_EXTERNAL) ==
+             CUDA_ERROR_INVALID_VALUE,
+         "external records exist in captures only");
+  MUST(cuEventDestroy(fork));
+  MUST(cuEventDestroy(join));
+  MUST(cuEventDestroy(outside));
+}
+
 static void *end_elsewhere(void *stream) {
   CUgraph graph;
   return (void *)(uintptr_t)cuStreamEndCapture(stream, &graph);
@@ -144,5 +274,9 @@ int main(void) {
   test_legacy(blocking, free_one, memory);
   test_unsafe_calls(context, blocking);
   test_threads(free_one);
+  test_unsafe_waits(free_one, blocking);
+  CUstream side;
+  MUST(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+  test_forks(free_one, side, memory);
   return tap_done();
 }
