@@ -128,6 +128,8 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
   if (pointer == NULL || bytes == 0 || (flags & ~all) != 0 ||
       gpusim_region_contains((uintptr_t)pointer))
     return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > gpusim_register_limit())
+    return CUDA_ERROR_OUT_OF_MEMORY;
   return gpusim_register(context, (uintptr_t)pointer, bytes, flags);
 }
 

@@ -121,7 +121,8 @@ CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type,
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   CUresult result = ready_to_answer(device, value);
-  if (result != CUDA_SUCCESS || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+  if (result != CUDA_SUCCESS || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX ||
+      !gpusim_attribute_known((int)attribute))
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
   const struct gpusim_settings *s = &gpusim_settings;
   switch ((int)attribute) {
@@ -131,7 +132,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     break;
 #include "attributes.def"
 #undef ATTRIBUTE
-  default: /* includes what is truly 0, such as HOST_NUMA_ID: one node */
+  default:
     *value = 0;
   }
   return CUDA_SUCCESS;

@@ -43,6 +43,28 @@ struct hardware_queue;
 /* Reads the environment once. Exits with GPUSIM_EXIT_SETTINGS on an unknown or unreadable GPUSIM_*
  * variable. */
 void gpusim_settings_load(void);
+/* Ends the process: what is wrong with a variable, and what to write instead. */
+__attribute__((noreturn)) void gpusim_settings_refuse(const char *variable, const char *value,
+                                                      const char *remedy);
+/* By name, with or without CUDA_ERROR_, or number; CUDA_SUCCESS when there is none. */
+CUresult gpusim_error_by_name(const char *);
+/* calls.c, odd.c: what the switches mean for calls, and for drivers and machines. */
+void gpusim_calls_configure(void);
+void gpusim_odd_configure(void);
+enum gpusim_oddity {
+#define ODDITY(name, help) ODD_##name,
+#include "oddities.def"
+#undef ODDITY
+};
+bool gpusim_is_odd(enum gpusim_oddity);
+int gpusim_driver_version(void);
+bool gpusim_has_vmm(void);
+/* Whether host memory may be made at a location. Takes gpusim_mutex. */
+CUresult gpusim_host_location(const CUmemLocation *);
+int gpusim_numa_node(void); /* of the devices; -1 when there is none */
+bool gpusim_attribute_known(int attribute);
+size_t gpusim_register_limit(void);
+bool gpusim_copies_cross_memories(void);
 void gpusim_report_start(void);
 void gpusim_report_write(void);
 /* Raises a counter that holds a maximum. */
@@ -105,6 +127,7 @@ struct gpusim_thread *gpusim_this_thread(void);
    enter: a live current context without a sticky error. Neither takes a lock. */
 CUresult gpusim_ready(void);
 CUresult gpusim_ready_device(CUdevice);
+CUresult gpusim_ready_vmm(void); /* and the machine has virtual memory management */
 CUresult gpusim_enter(CUcontext *);
 void gpusim_contexts_start(void);
 CUcontext gpusim_current(void);

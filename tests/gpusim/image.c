@@ -243,6 +243,22 @@ static void *copy_of(const void *bytes, size_t size) {
   return copy;
 }
 
+/* With machine code for this device the driver needs no PTX. */
+static int check_ptx_version(const struct fatbin *fatbin) {
+  if (!gpusim_ptx_acceptable_version(NULL) || best_architecture(fatbin, ENTRY_CUBIN))
+    return 0;
+  uint32_t best = best_architecture(fatbin, ENTRY_PTX);
+  int result = 0;
+  EACH_ENTRY(fatbin, e) {
+    size_t bytes;
+    char *contents = e->kind == ENTRY_PTX && e->architecture == best ? unpacked(e, &bytes) : NULL;
+    if (contents && !result)
+      result = gpusim_ptx_acceptable_version(contents);
+    free(contents);
+  }
+  return result;
+}
+
 struct gpusim_image *gpusim_image_load(const void *code, int *error) {
   struct gpusim_image *image = image_new();
   uint32_t magic;
@@ -263,6 +279,9 @@ struct gpusim_image *gpusim_image_load(const void *code, int *error) {
                    gpusim_settings.compute_capability);
       return fail(image, error, 209);
     }
+    int too_new = check_ptx_version(fatbin);
+    if (too_new)
+      return fail(image, error, too_new);
     if (!wrapped)
       image->copy = copy_of(code, fatbin->header_bytes + fatbin->bytes);
     image->code = wrapped ? code : image->copy;
@@ -273,6 +292,9 @@ struct gpusim_image *gpusim_image_load(const void *code, int *error) {
     return fail(image, error, 200);
   } else {
     image->indexed = true;
+    int too_new = gpusim_ptx_acceptable_version(code);
+    if (too_new)
+      return fail(image, error, too_new);
     if (!add_ptx(image, strdup(code)))
       return fail(image, error, 218);
   }

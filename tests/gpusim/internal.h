@@ -98,6 +98,10 @@ struct gpusim_launch {
 int gpusim_kernel_run(struct gpusim_kernel *, const uint8_t *parameters,
                       const struct gpusim_launch *, char *error, size_t error_bytes);
 
+/* UNSUPPORTED_PTX_VERSION for PTX text newer than the driver; 0 for all else. NULL: whether there
+ * is PTX that it would refuse. */
+int gpusim_ptx_acceptable_version(const char *ptx);
+
 /* ---- names (lookup.c) ---- */
 
 /* The function that cuGetProcAddress answers for a base name: the newest one not newer than

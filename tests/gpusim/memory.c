@@ -375,6 +375,7 @@ CUresult gpusim_place_of(int device, uintptr_t low, size_t bytes, bool write,
                          enum gpusim_place *place) {
   CUresult result = CUDA_SUCCESS;
   uintptr_t at = low, high = low + bytes;
+  bool on_host = false, on_device = false;
   *place = PLACE_DEVICE;
   if (high < low)
     return CUDA_ERROR_INVALID_VALUE;
@@ -395,8 +396,12 @@ CUresult gpusim_place_of(int device, uintptr_t low, size_t bytes, bool write,
     }
     if (gpusim_block_on_host(block))
       *place = PLACE_HOST;
+    on_host = on_host || gpusim_block_on_host(block);
+    on_device = on_device || !gpusim_block_on_host(block);
     at = block->span.low + block->span.bytes;
   }
+  if (on_host && on_device && !gpusim_copies_cross_memories())
+    result = CUDA_ERROR_INVALID_VALUE;
   gpusim_memory_unlock();
   return result;
 }

@@ -151,21 +151,15 @@ static CUresult check_properties(const CUmemAllocationProp *properties) {
   case CU_MEM_LOCATION_TYPE_DEVICE:
     return gpusim_ready_device(location->id);
   case CU_MEM_LOCATION_TYPE_HOST:
-    if (!gpusim_settings.host_handles)
-      return CUDA_ERROR_NOT_SUPPORTED;
-    return types == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    if (!gpusim_settings.host_numa)
-      return CUDA_ERROR_NOT_PERMITTED;
-    return location->id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  default: /* HOST_NUMA_CURRENT included */
-    return CUDA_ERROR_INVALID_VALUE;
+    return types == 0 ? gpusim_host_location(location) : CUDA_ERROR_INVALID_VALUE;
+  default: /* HOST_NUMA_CURRENT is refused there */
+    return gpusim_host_location(location);
   }
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                        CUmemAllocationGranularity_flags flags) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (granularity == NULL || properties == NULL ||
@@ -177,7 +171,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
                      const CUmemAllocationProp *properties, unsigned long long flags) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (out == NULL || properties == NULL || flags != 0 || bytes == 0 ||
@@ -215,7 +209,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle value) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_memory_lock();
@@ -232,7 +226,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle value) {
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                 CUmemGenericAllocationHandle value) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_memory_lock_shared();
@@ -249,7 +243,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
 
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle value,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (out == NULL || flags != 0)
@@ -294,7 +288,7 @@ static bool read_location(int fd, CUmemLocation *location) {
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle,
                                         CUmemAllocationHandleType type) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)

@@ -1,7 +1,6 @@
 /* The process: cuInit, the locks, what each thread carries, and how entry points are found. A
    forked child of an initialised process can't use CUDA, as with a driver. */
 #include "tests/gpusim/driver.h"
-#include <limits.h>
 #include <stdatomic.h>
 
 pthread_mutex_t gpusim_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -57,12 +56,18 @@ CUresult gpusim_ready(void) {
   return this_thread.in_host_function ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
+CUresult gpusim_ready_vmm(void) {
+  CUresult result = gpusim_ready();
+  return result == CUDA_SUCCESS && !gpusim_has_vmm() ? CUDA_ERROR_NOT_SUPPORTED : result;
+}
+
 /* ---- versions and entry points ---- */
 
 CUresult cuDriverGetVersion(int *version) {
   if (version == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  *version = CUDA_VERSION;
+  gpusim_settings_load();
+  *version = gpusim_driver_version();
   return CUDA_SUCCESS;
 }
 
@@ -72,12 +77,14 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuu
       CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   if (name == NULL || function == NULL || (flags & ~all) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  if (version > CUDA_VERSION)
+  gpusim_settings_load();
+  if (version > gpusim_driver_version())
     return CUDA_ERROR_INVALID_VALUE;
   int per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const char *symbol = NULL;
   *function = gpusim_lookup(name, version, per_thread, &symbol);
-  bool newer = *function == NULL && gpusim_lookup(name, INT_MAX, per_thread, NULL) != NULL;
+  bool newer =
+      *function == NULL && gpusim_lookup(name, gpusim_driver_version(), per_thread, NULL) != NULL;
   gpusim_trace(3, "cuGetProcAddress %s, version %d, flags %llu: %s", name, version,
                (unsigned long long)flags, *function != NULL ? symbol : "none");
   if (status != NULL)
@@ -88,8 +95,11 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuu
   return CUDA_SUCCESS;
 }
 
+/* The form of 11.x, where a missing name is an error. */
 CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags) {
-  return cuGetProcAddress_v2(name, function, version, flags, NULL);
+  CUresult result = cuGetProcAddress_v2(name, function, version, flags, NULL);
+  bool missing = result == CUDA_SUCCESS && *function == NULL;
+  return missing && gpusim_driver_version() < 12000 ? CUDA_ERROR_NOT_FOUND : result;
 }
 
 /* No private tables: the simulator answers public calls only. */

@@ -53,7 +53,16 @@ if command -v readelf >/dev/null 2>&1 &&
   printf 'run: %s has DT_RPATH, which goes before LD_LIBRARY_PATH: it may load another CUDA runtime than the simulated one. Link it with -Wl,--enable-new-dtags.\n' "$1" >&2
 fi
 
-LD_LIBRARY_PATH=$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# An older driver exports less: a library of its own, where there is one, goes first.
+libraries=$here
+case "${GPUSIM_DRIVER-}" in
+'' | *[!0-9.]* | *.*.*) ;;
+*.*)
+  older=$here/driver_$((${GPUSIM_DRIVER%%.*} * 1000 + ${GPUSIM_DRIVER#*.} * 10))
+  [ -d "$older" ] && libraries=$older:$here
+  ;;
+esac
+LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 # In a sanitizer build the sanitizer's runtime; it has to come first, also in a program built without it.
 sanitizer='@SANITIZER@'

@@ -1,4 +1,4 @@
-/* The switches of switches.def, read from the environment once, at the first cuInit. A variable
+/* The switches of switches.def, read from the environment once, at the first call. A variable
    that is misspelt or out of range would silently make a test weaker, so it ends the process with
    GPUSIM_EXIT_SETTINGS instead. */
 #include "tests/gpusim/driver.h"
@@ -17,8 +17,7 @@ struct gpusim_settings gpusim_settings = {
 #undef SWITCH
 };
 
-__attribute__((noreturn)) static void refuse(const char *variable, const char *value,
-                                             const char *remedy) {
+void gpusim_settings_refuse(const char *variable, const char *value, const char *remedy) {
   fprintf(stderr, "gpusim: %s=%s: %s\n", variable, value, remedy);
   fflush(stderr);
   _exit(GPUSIM_EXIT_SETTINGS);
@@ -29,7 +28,7 @@ static void read_int(const char *variable, const char *value, int *into) {
   errno = 0;
   long number = strtol(value, &end, 10);
   if (end == value || *end || errno || number < 0 || number > INT_MAX)
-    refuse(variable, value, "expected a decimal number from 0 to 2147483647");
+    gpusim_settings_refuse(variable, value, "expected a decimal number from 0 to 2147483647");
   *into = (int)number;
 }
 
@@ -48,7 +47,7 @@ static void read_bytes_t(const char *variable, const char *value, bytes_t *into)
       *into = (bytes_t)(number << units[i].shift);
       return;
     }
-  refuse(variable, value, "expected bytes such as 4096, 64KiB, 2MiB or 1GiB");
+  gpusim_settings_refuse(variable, value, "expected bytes such as 4096, 64KiB, 2MiB or 1GiB");
 }
 
 static void read_text(const char *variable, const char *value, text *into) {
@@ -72,10 +71,10 @@ static void check_range(const char *variable, uint64_t value, uint64_t low, uint
   snprintf(number, sizeof number, "%llu", (unsigned long long)value);
   snprintf(remedy, sizeof remedy, "expected a value from %llu to %llu", (unsigned long long)low,
            (unsigned long long)high);
-  refuse(variable, number, remedy);
+  gpusim_settings_refuse(variable, number, remedy);
 }
 
-void gpusim_settings_load(void) {
+static void load(void) {
   for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
     size_t length = strcspn(*entry, "=");
     if (strncmp(*entry, "GPUSIM_", 7) == 0 && !known(*entry, length)) {
@@ -100,5 +99,13 @@ void gpusim_settings_load(void) {
   check_range("GPUSIM_THREADS", (uint64_t)s->threads, 1, 256);
   check_range("GPUSIM_COMPUTE_CAPABILITY", (uint64_t)s->compute_capability, 50, 130);
   if ((s->granularity & (s->granularity - 1)) != 0)
-    refuse("GPUSIM_GRANULARITY", getenv("GPUSIM_GRANULARITY"), "expected a power of two");
+    gpusim_settings_refuse("GPUSIM_GRANULARITY", getenv("GPUSIM_GRANULARITY"),
+                           "expected a power of two");
+  gpusim_odd_configure();
+  gpusim_calls_configure();
+}
+
+void gpusim_settings_load(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, load);
 }

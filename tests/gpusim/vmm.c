@@ -30,7 +30,7 @@ static bool open_pages(void *at, const struct gpusim_block *block, int protectio
 
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (pointer == NULL || flags != 0 || bytes == 0 || bytes % gpusim_settings.granularity != 0 ||
@@ -55,7 +55,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_memory_lock();
@@ -77,7 +77,7 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle value, unsigned long long flags) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (flags != 0 || offset != 0 || !aligned(pointer, bytes))
@@ -139,7 +139,7 @@ static void unmap(struct gpusim_block *block) {
 /* Does not wait for the device: a real one does so in most cases only, and a shim must not rely on
  * it. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (!aligned(pointer, bytes))
@@ -205,7 +205,7 @@ static void set_device_access(struct gpusim_block *block, int device, CUmemAcces
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access,
                         size_t count) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (access == NULL || count == 0 || !aligned(pointer, bytes))
@@ -240,7 +240,7 @@ static struct gpusim_block *mapping_at(uintptr_t address) {
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                         CUdeviceptr pointer) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (flags == NULL || location == NULL)
@@ -268,7 +268,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 
 /* Any address within a mapping; each retain is paired with a release. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-  CUresult result = gpusim_ready();
+  CUresult result = gpusim_ready_vmm();
   if (result != CUDA_SUCCESS)
     return result;
   if (handle == NULL)

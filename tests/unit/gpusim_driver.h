@@ -45,6 +45,12 @@ UNUSED_OK static void pause_ms(long ms) {
   nanosleep(&time, NULL);
 }
 
+/* Tests of streams that don't wait for each other ask: one queue makes all of them wait. */
+UNUSED_OK static bool with_one_queue(void) {
+  const char *queues = getenv("GPUSIM_QUEUES");
+  return queues != NULL && strcmp(queues, "1") == 0;
+}
+
 /* A word in pinned memory: work behind hold() waits until open_gate(). */
 struct gate {
   uint32_t *word;

@@ -79,6 +79,11 @@ void gpusim_memory_static_free(uintptr_t address) {
   (void)address; /* device_reset */
 }
 static uint64_t instructions;
+int gpusim_ptx_acceptable_version(const char *ptx) {
+  (void)ptx;
+  return 0;
+}
+
 void gpusim_count(enum gpusim_counter counter, uint64_t add) {
   if (counter == GPUSIM_COUNT_interpreted_instructions)
     instructions += add;

@@ -2,7 +2,10 @@
 """Generates the simulated GPU's tables from committed lists, so that a build needs neither the driver's
 stub library nor NVIDIA's runtime.
 
-    generate.py driver OUT_DIR     driver_stubs.c, driver_table.inc   from driver_names.txt
+    generate.py driver OUT_DIR     driver_stubs.c, driver_table.inc,  from driver_names.txt
+                                   driver_calls.S, driver_calls.inc,
+                                   driver_rename.txt
+    generate.py exports VERSION OUT_FILE   version script: what a driver of that version exports
     generate.py runtime OUT_DIR    runtime_stubs.c                    from runtime_names.txt
     generate.py run OUT_FILE       the launcher `run`                 from run.sh and switches.def;
                                    GPUSIM_SANITIZER names a library that it preloads
@@ -70,6 +73,19 @@ def generate_driver(out_dir):
         + "  return 801;\n}\n"
         + weak_stubs(symbols, "unsupported"),
     )
+    by_symbol = sorted((symbol, base, version) for base, _, version, symbol in rows)
+    write(
+        os.path.join(out_dir, "driver_calls.S"),
+        BANNER
+        + '#include "tests/gpusim/call.S"\n'
+        + "".join(f"CALL {symbol} {index}\n" for index, (symbol, _, _) in enumerate(by_symbol)),
+    )
+    write(
+        os.path.join(out_dir, "driver_calls.inc"),
+        BANNER
+        + "".join(f"CALL({symbol}, {base}, {version})\n" for symbol, base, version in by_symbol),
+    )
+    write(os.path.join(out_dir, "driver_rename.txt"), "".join(f"{s} sim_{s}\n" for s in symbols))
     write(
         os.path.join(out_dir, "driver_table.inc"),
         BANNER
@@ -77,6 +93,12 @@ def generate_driver(out_dir):
         + "".join(f'ROW("{base}", {version}, {symbol}, {per_thread})\n'
                   for base, per_thread, version, symbol in rows),
     )
+
+
+def generate_exports(version, out_file):
+    # hidden for all drivers: what stands behind the entry points
+    names = [row[3] for row in read_driver_rows() if row[2] <= int(version)]
+    write(out_file, "{ global: gpusim_*; " + " ".join(f"{n};" for n in names) + " local: *; };\n")
 
 
 def generate_runtime(out_dir):
@@ -177,6 +199,9 @@ COMMANDS = {"driver": generate_driver, "runtime": generate_runtime, "run": gener
 
 
 def main():
+    if len(sys.argv) == 4 and sys.argv[1] == "exports" and sys.argv[2].isdigit():
+        generate_exports(sys.argv[2], sys.argv[3])
+        return
     if len(sys.argv) != 3 or sys.argv[1] not in COMMANDS:
         sys.exit(__doc__)
     COMMANDS[sys.argv[1]](sys.argv[2])

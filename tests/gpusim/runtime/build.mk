@@ -9,7 +9,7 @@ ALL += $(B)/gpusim/libcudart.so.13 $(B)/gpusim/libcudart_static.a $(B)/gpusim/ru
 # ---- generated sources ----
 $(GPUSIM_GEN)/driver_table.inc: $(GPUSIM_GENERATE) tests/gpusim/gen/driver_names.txt
 	@$(PYTHON) $< driver $(GPUSIM_GEN)
-$(GPUSIM_GEN)/driver_stubs.c: $(GPUSIM_GEN)/driver_table.inc ;
+$(GPUSIM_GEN)/driver_stubs.c $(GPUSIM_GEN)/driver_calls.S $(GPUSIM_GEN)/driver_calls.inc: $(GPUSIM_GEN)/driver_table.inc ;
 $(GPUSIM_GEN)/runtime_stubs.c: $(GPUSIM_GENERATE) tests/gpusim/gen/runtime_names.txt
 	@$(PYTHON) $< runtime $(GPUSIM_GEN)
 GPUSIM_SANITIZER := $(if $(findstring address,$(SAN)),libasan.so,$(if $(findstring thread,$(SAN)),libtsan.so))
