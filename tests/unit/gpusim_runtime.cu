@@ -314,6 +314,74 @@ void test_errors() {
 
 } // namespace
 
+void test_graphs() {
+  cudaStream_t stream;
+  cudaGraph_t graph, made;
+  cudaGraphExec_t exec = nullptr, made_exec = nullptr;
+  cudaGraphNode_t kernel, copy, fill;
+  float *data = nullptr;
+  std::vector<float> host(kElements, 1.0f), back(kElements, 0.0f);
+  bool right = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
+               cudaMalloc(&data, kBytes) == cudaSuccess;
+  right = right && cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess;
+  right =
+      right && cudaMemcpyAsync(data, host.data(), kBytes, cudaMemcpyDefault, stream) == cudaSuccess;
+  scale<<<(kElements + 255) / 256, 256, 0, stream>>>(data, kElements, 1.0f);
+  right =
+      right && cudaMemcpyAsync(back.data(), data, kBytes, cudaMemcpyDefault, stream) == cudaSuccess;
+  right = right && cudaStreamEndCapture(stream, &graph) == cudaSuccess &&
+          cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess;
+  tap_ok(right && back[0] == 0.0f, "copies and launches can be captured and instantiated");
+  right = right && cudaGraphLaunch(exec, stream) == cudaSuccess &&
+          cudaStreamSynchronize(stream) == cudaSuccess;
+  tap_ok(right && all_equal(back, 3.0f), "a launch of the graph carries them out");
+  host.assign(kElements, 5.0f);
+  right = right && cudaGraphLaunch(exec, stream) == cudaSuccess &&
+          cudaStreamSynchronize(stream) == cudaSuccess;
+  tap_ok(right && all_equal(back, 11.0f), "and another one again");
+
+  int n = kElements;
+  float add = 0.5f;
+  void *arguments[] = {&data, &n, &add};
+  cudaKernelNodeParams kernel_node = {};
+  kernel_node.func = reinterpret_cast<void *>(scale);
+  kernel_node.gridDim = dim3((kElements + 255) / 256);
+  kernel_node.blockDim = dim3(256);
+  kernel_node.kernelParams = arguments;
+  cudaMemsetParams fill_node = {};
+  fill_node.dst = data;
+  fill_node.elementSize = 4;
+  fill_node.width = kElements;
+  fill_node.height = 1;
+  right = cudaGraphCreate(&made, 0) == cudaSuccess &&
+          cudaGraphAddMemsetNode(&fill, made, nullptr, 0, &fill_node) == cudaSuccess &&
+          cudaGraphAddKernelNode(&kernel, made, &fill, 1, &kernel_node) == cudaSuccess &&
+          cudaGraphAddMemcpyNode1D(&copy, made, &kernel, 1, back.data(), data, kBytes,
+                                   cudaMemcpyDeviceToHost) == cudaSuccess &&
+          cudaGraphInstantiate(&made_exec, made, 0) == cudaSuccess &&
+          cudaGraphLaunch(made_exec, stream) == cudaSuccess &&
+          cudaStreamSynchronize(stream) == cudaSuccess;
+  tap_ok(right && all_equal(back, 0.5f), "a graph made by hand does the same");
+  add = 2.5f;
+  right = right &&
+          cudaGraphExecKernelNodeSetParams(made_exec, kernel, &kernel_node) == cudaSuccess &&
+          cudaGraphLaunch(made_exec, stream) == cudaSuccess &&
+          cudaStreamSynchronize(stream) == cudaSuccess;
+  tap_ok(right && all_equal(back, 2.5f), "with other parameters for its kernel too");
+
+  right = cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess;
+  void *none = nullptr;
+  tap_ok(right && cudaMalloc(&none, 16) == cudaErrorStreamCaptureUnsupported &&
+             cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated,
+         "an allocation invalidates a capture");
+  cudaGetLastError();
+  cudaGraphExecDestroy(exec);
+  cudaGraphExecDestroy(made_exec);
+  cudaGraphDestroy(made);
+  cudaFree(data);
+  cudaStreamDestroy(stream);
+}
+
 int main() {
   bool set = early_bird.error == cudaSuccess;
   for (unsigned char byte : early_bird.bytes)
@@ -326,6 +394,7 @@ int main() {
   test_variables();
   test_streams();
   test_threads();
+  test_graphs();
   test_errors();
   return tap_done();
 }

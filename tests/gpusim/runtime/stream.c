@@ -87,3 +87,45 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
     *id = number;
   return runtime_result(result);
 }
+
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                          const cudaGraphNode_t *nodes,
+                                          const cudaGraphEdgeData *edges, size_t count,
+                                          enum cudaStreamCaptureMode mode) {
+  RUNTIME_ENTER();
+  return runtime_result(driver.cuStreamBeginCaptureToGraph(
+      stream, graph, nodes, (const CUgraphEdgeData *)edges, count, (CUstreamCaptureMode)mode));
+}
+
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *nodes,
+                                                const cudaGraphEdgeData *edges, size_t count,
+                                                unsigned flags) {
+  RUNTIME_ENTER();
+  return runtime_result(driver.cuStreamUpdateCaptureDependencies(
+      stream, nodes, (const CUgraphEdgeData *)edges, count, flags));
+}
+
+/* ---- graphs ---- */
+
+cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                           cudaGraphInstantiateParams *parameters) {
+  RUNTIME_ENTER();
+  if (parameters == NULL)
+    return runtime_fail(cudaErrorInvalidValue);
+  CUDA_GRAPH_INSTANTIATE_PARAMS own = {.flags = parameters->flags,
+                                       .hUploadStream = parameters->uploadStream};
+  CUresult result = driver.cuGraphInstantiateWithParams(exec, graph, &own);
+  parameters->errNode_out = own.hErrNode_out;
+  parameters->result_out = (cudaGraphInstantiateResult)own.result_out;
+  return runtime_result(result);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  RUNTIME_ENTER();
+  return runtime_result(driver.cuGraphLaunch(exec, stream));
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
+  RUNTIME_ENTER();
+  return runtime_result(driver.cuGraphUpload(exec, stream));
+}
