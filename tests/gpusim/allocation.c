@@ -6,7 +6,11 @@
 /* gpusim_enter, and not while a capture forbids unsafe calls. */
 static CUresult enter_unsafe(CUcontext *context) {
   CUresult result = gpusim_enter(context);
-  return result == CUDA_SUCCESS ? gpusim_capture_unsafe() : result;
+  if (result == CUDA_SUCCESS)
+    result = gpusim_capture_unsafe();
+  if (result == CUDA_SUCCESS)
+    gpusim_driver_settle(*context, "an allocation");
+  return result;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
@@ -45,17 +49,19 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 }
 
 /* Waits for the work of the context that owns the block: cuda.h promises no more than "may
-   synchronise", programs rely on it. Returns false when the block is not one of `kinds`. */
+   synchronise", programs rely on it. Returns false when the block is not one of `kinds`.
+   gpusim_mutex held. */
 static bool drain_owner(uintptr_t address, unsigned kinds) {
-  gpusim_lock();
   gpusim_memory_lock_shared();
   struct gpusim_block *block = (struct gpusim_block *)gpusim_table_find(&gpusim_blocks, address);
   bool right = block != NULL && block->span.low == address && (kinds >> block->kind & 1) != 0;
   CUcontext owner = right ? block->context : NULL;
   gpusim_memory_unlock();
-  if (owner != NULL)
+  if (owner != NULL) {
+    gpusim_driver_hold("a free");
     gpusim_drain_context(owner);
-  gpusim_unlock();
+    gpusim_driver_let_go();
+  }
   return right;
 }
 
@@ -64,7 +70,10 @@ static CUresult release(uintptr_t address, unsigned kinds, CUresult wrong) {
   CUresult result = enter_unsafe(&context);
   if (result != CUDA_SUCCESS)
     return result;
-  if (!drain_owner(address, kinds)) {
+  gpusim_lock();
+  bool right = drain_owner(address, kinds);
+  gpusim_unlock();
+  if (!right) {
     gpusim_trace(1, "free of %#lx, where no such allocation begins", (unsigned long)address);
     return wrong;
   }

@@ -124,7 +124,8 @@ struct gpusim_thread {
 struct gpusim_thread *gpusim_this_thread(void);
 
 /* The checks each entry point begins with. ready: initialised, and not inside a host function.
-   enter: a live current context without a sticky error. Neither takes a lock. */
+   enter: a live current context without a sticky error. Both may wait for the driver's lock, so no
+   other lock may be held. */
 CUresult gpusim_ready(void);
 CUresult gpusim_ready_device(CUdevice);
 CUresult gpusim_ready_vmm(void); /* and the machine has virtual memory management */
@@ -139,6 +140,16 @@ bool gpusim_peer_enabled(int device, int owner);
 CUcontext gpusim_next_context(CUcontext);
 /* The first error stays; everything queued is dropped. gpusim_mutex held. */
 void gpusim_fail(CUcontext, CUresult);
+
+/* ---- driver_lock.c ---- */
+/* With gpusim_mutex held, which waiting lets go of. Calls that are kept out wait in gpusim_ready. */
+void gpusim_driver_hold(const char *call);
+void gpusim_driver_let_go(void);
+/* Without it. pass: waits while another thread holds the lock. settle: what calls do that need the
+ * device quiet, where GPUSIM_DRIVER_LOCK asks for that. */
+void gpusim_driver_pass(void);
+void gpusim_driver_settle(CUcontext, const char *call);
+void gpusim_driver_describe(void);
 
 /* ---- memory.c: blocks (anything with bytes behind it) and the address space ---- */
 enum gpusim_block_kind {

@@ -152,22 +152,20 @@ static CUresult launch(CUfunction function, struct gpusim_launch shape, CUstream
 
 CUresult gpusim_launch_node(const CUDA_KERNEL_NODE_PARAMS_v2 *p, const struct operation_kind **kind,
                             void **argument) {
-  struct gpusim_kernel *kernel;
   struct kernel_launch *made;
   if (p == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   CUcontext context = p->func == NULL && p->ctx != NULL ? p->ctx : gpusim_current();
-  CUresult result =
-      gpusim_kernel_of(p->func != NULL ? (const void *)p->func : (const void *)p->kern, &kernel);
-  if (result == CUDA_SUCCESS && (context == NULL || !gpusim_handle_is(context, HANDLE_CONTEXT)))
-    result = CUDA_ERROR_INVALID_CONTEXT;
-  if (result != CUDA_SUCCESS)
-    return result;
+  const void *handle = p->func != NULL ? (const void *)p->func : (const void *)p->kern;
+  if (!gpusim_handle_is(handle, HANDLE_KERNEL))
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (context == NULL || !gpusim_handle_is(context, HANDLE_CONTEXT))
+    return CUDA_ERROR_INVALID_CONTEXT;
   struct gpusim_launch shape = {.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
                                 .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
                                 .dynamic_shared_bytes = p->sharedMemBytes,
                                 .device = context->device};
-  result = make(kernel, shape, p->kernelParams, p->extra, &made);
+  CUresult result = make((struct gpusim_kernel *)handle, shape, p->kernelParams, p->extra, &made);
   if (result != CUDA_SUCCESS)
     return result;
   *kind = &launch_kind;

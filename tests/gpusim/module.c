@@ -23,6 +23,8 @@ static CUresult load(void **out, const void *code, CUcontext context) {
   CUresult result = context != NULL ? gpusim_capture_unsafe() : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS)
     return result;
+  if (context != NULL)
+    gpusim_driver_settle(context, "a module load");
   struct gpusim_image *image = gpusim_image_load(code, &error);
   if (image == NULL)
     return (CUresult)error;
@@ -83,9 +85,11 @@ static CUresult unload_handle(void *handle) {
     return result;
   gpusim_lock();
   if (gpusim_handle_is(handle, HANDLE_LOADED)) {
+    gpusim_driver_hold("unloading");
     for (CUcontext c = gpusim_next_context(NULL); c != NULL; c = gpusim_next_context(c))
       gpusim_drain_context(c);
     unload(handle);
+    gpusim_driver_let_go();
   } else {
     result = CUDA_ERROR_INVALID_HANDLE;
   }

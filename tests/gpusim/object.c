@@ -74,6 +74,7 @@ static void revive(CUcontext context) {
 /* Waits for the context's work, then frees its streams, memory and modules. Events outlive it as
  * empty handles. */
 static void bury(CUcontext context) {
+  gpusim_driver_hold("the end of a context");
   gpusim_drain_context(context);
   context->alive = false;
   context->blocking_captures = 0;
@@ -81,6 +82,7 @@ static void bury(CUcontext context) {
   gpusim_modules_free(context);
   gpusim_free_context(context);
   collect_peers(context->device);
+  gpusim_driver_let_go();
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {

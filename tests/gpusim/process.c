@@ -53,7 +53,10 @@ CUresult gpusim_ready(void) {
   if (!atomic_load_explicit(&initialised, memory_order_acquire) ||
       atomic_load_explicit(&forked, memory_order_relaxed))
     return CUDA_ERROR_NOT_INITIALIZED;
-  return this_thread.in_host_function ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+  if (this_thread.in_host_function)
+    return CUDA_ERROR_NOT_PERMITTED;
+  gpusim_driver_pass();
+  return CUDA_SUCCESS;
 }
 
 CUresult gpusim_ready_vmm(void) {

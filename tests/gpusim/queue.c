@@ -42,8 +42,15 @@ static struct hardware_queue queues[GPUSIM_MAX_DEVICES][GPUSIM_MAX_QUEUES] = {
 /* Some context's oldest operation ended. */
 static pthread_cond_t drained = PTHREAD_COND_INITIALIZER;
 
+/* By id; under GPUSIM_CHAOS by a number that no program can count on. */
+static uint64_t queue_number(uint64_t stream_id) {
+  if (gpusim_settings.chaos > 0)
+    stream_id = gpusim_scramble(gpusim_scramble((uint64_t)gpusim_settings.chaos) ^ stream_id);
+  return stream_id % (uint64_t)gpusim_settings.queues;
+}
+
 struct hardware_queue *gpusim_queue_of(int device, uint64_t stream_id) {
-  return &queues[device][stream_id % (uint64_t)gpusim_settings.queues];
+  return &queues[device][queue_number(stream_id)];
 }
 
 static void wait_on(pthread_cond_t *condition) {
@@ -83,6 +90,17 @@ uint64_t gpusim_scramble(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/* One operation in sixteen is slow for no reason, by 1 to 4 ms; half of the others are late by up
+ * to 100 us. */
+static uint64_t chaos_us(uint64_t which) {
+  uint64_t random = gpusim_scramble(which);
+  if (random % 16 == 0) {
+    gpusim_count(GPUSIM_COUNT_slow_operations, 1);
+    return 1000 + random / 16 % 3000;
+  }
+  return random % 2 == 0 ? random / 16 % 100 : 0;
+}
+
 static void delay(uint64_t stream_id, uint64_t ticket) {
   const struct gpusim_settings *s = &gpusim_settings;
   uint64_t us = 0;
@@ -91,6 +109,8 @@ static void delay(uint64_t stream_id, uint64_t ticket) {
          ((uint64_t)s->delay_us + 1);
   if (s->slow_stream > 0 && stream_id == (uint64_t)s->slow_stream)
     us += (uint64_t)s->slow_us;
+  if (s->chaos > 0)
+    us += chaos_us(gpusim_scramble(gpusim_scramble((uint64_t)s->chaos) ^ stream_id) ^ ticket);
   if (us > 0)
     sleep_us(us);
 }
@@ -147,11 +167,11 @@ __attribute__((noreturn)) static void die_of_deadlock(const struct operation *st
     for (struct operation *o = c->first_pending; o != NULL && left > 0; o = o->later, left--) {
       describe(o, words, sizeof words);
       fprintf(stderr, "gpusim:   device %d stream %llu queue %llu: %s: %s\n", c->device,
-              (unsigned long long)o->stream->id,
-              (unsigned long long)(o->stream->id % (uint64_t)gpusim_settings.queues), words,
-              state_of(o));
+              (unsigned long long)o->stream->id, (unsigned long long)queue_number(o->stream->id),
+              words, state_of(o));
     }
   }
+  gpusim_driver_describe();
   fprintf(stderr, "gpusim: whatever releases a value wait must be enqueued before it\n");
   fflush(stderr);
   gpusim_report_write();
@@ -317,7 +337,9 @@ static void depend_by_legacy_rule(struct operation *operation) {
 
 /* A full hardware queue blocks the caller, as a driver's does. */
 static void wait_for_room(struct CUstream_st *stream) {
-  bool blocked = false;
+  bool blocked = false, full = stream->queue->occupied >= gpusim_settings.depth;
+  if (full)
+    gpusim_driver_hold("a submit to a full queue");
   while (stream->queue->occupied >= gpusim_settings.depth && !failed(stream->context) &&
          !stream->stopping) {
     if (!blocked)
@@ -325,6 +347,8 @@ static void wait_for_room(struct CUstream_st *stream) {
     blocked = true;
     wait_on(&stream->queue->room);
   }
+  if (full)
+    gpusim_driver_let_go();
 }
 
 static void enqueue(struct operation *operation) {

@@ -154,6 +154,7 @@ CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priori
     return result;
   if (handle == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
     return CUDA_ERROR_INVALID_VALUE;
+  gpusim_driver_settle(context, "stream creation");
   gpusim_lock();
   *handle = gpusim_stream_open(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
   gpusim_handle_add(*handle, HANDLE_STREAM, NULL);

@@ -170,7 +170,9 @@ static CUresult check_access(const CUmemAccessDesc *access, size_t first, size_t
       access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     return CUDA_ERROR_INVALID_VALUE;
   if (access->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-    return gpusim_ready_device(access->location.id);
+    return access->location.id >= 0 && access->location.id < gpusim_settings.devices
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_DEVICE;
   if (!gpusim_location_on_host(&access->location))
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = first; i < end; i++)
