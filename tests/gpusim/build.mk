@@ -55,4 +55,10 @@ $(GPUSIM_DRIVER_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/gpusim_driv
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -o $@ $< -L$(GPUSIM) -l:libcuda.so.1 -lpthread \
 	  -Wl,-rpath,'$$ORIGIN/../../gpusim'
 
+# All of them once more with one hardware queue, where a wait that isn't met holds up every stream.
+GPUSIM_ONE_QUEUE_TESTS := $(addsuffix _one_queue,$(GPUSIM_DRIVER_TESTS))
+UNIT_TESTS += $(GPUSIM_ONE_QUEUE_TESTS)
+$(GPUSIM_ONE_QUEUE_TESTS): %_one_queue: %
+	@printf '#!/bin/sh\nGPUSIM_QUEUES=1 exec "$${0%%_one_queue}"\n' >$@ && chmod +x $@
+
 include tests/gpusim/runtime/build.mk

@@ -238,6 +238,7 @@ static uintptr_t open_pages(enum gpusim_block_kind kind, size_t bytes) {
       gpusim_address_give(address);
     return 0;
   }
+  madvise(at, bytes, MADV_DONTFORK); /* the driver's mappings aren't a child's */
   if (gpusim_settings.poison)
     memset(at, GPUSIM_POISON_BYTE, bytes);
   return address != 0 ? address : (uintptr_t)at;

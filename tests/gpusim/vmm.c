@@ -17,10 +17,11 @@ static bool aligned(uintptr_t address, size_t bytes) {
          bytes % gpusim_settings.granularity == 0;
 }
 
+/* Not for children: they would share the pages. */
 static bool open_pages(void *at, const struct gpusim_block *block, int protection) {
   if (mmap(at, block->span.bytes, protection, MAP_SHARED | MAP_FIXED, block->handle->fd,
            (off_t)block->handle->offset) != MAP_FAILED)
-    return true;
+    return madvise(at, block->span.bytes, MADV_DONTFORK) == 0;
   gpusim_trace(1, "mmap refused %zu bytes: with many pieces, raise vm.max_map_count",
                block->span.bytes);
   return false;

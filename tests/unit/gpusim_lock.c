@@ -10,10 +10,11 @@ static CUfunction function;
 static CUmodule module;
 static struct gate gate;
 static _Atomic bool returned;
+static bool worker_calls_cuda;
 
 /* A stream held at the gate with work behind it. */
 static void prepare(void) {
-  setenv("GPUSIM_DEADLOCK_MS", "400", 1);
+  setenv("GPUSIM_DEADLOCK_MS", worker_calls_cuda ? "500" : "10000", 1);
   context = start();
   MUST(cuMemAlloc(&memory, 4096));
   MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -104,8 +105,6 @@ static int synchronising(void) {
 
 /* ---- a worker that releases a value wait ---- */
 
-static bool worker_calls_cuda;
-
 static void *work(void *unused) {
   pause_ms(50);
   if (worker_calls_cuda) {
@@ -132,8 +131,8 @@ static int worker_with_cuda(void) {
 
 static int synchronised_worker_with_cuda(void) {
   pthread_t worker;
-  worker_calls_cuda = true;
   prepare();
+  worker_calls_cuda = true;
   pthread_create(&worker, NULL, work, NULL);
   MUST(cuStreamSynchronize(stream));
   pthread_join(worker, NULL);
@@ -143,15 +142,18 @@ static int synchronised_worker_with_cuda(void) {
 static CUresult from_host_function;
 
 static void call_cuda(void *unused) {
+  CUdeviceptr made;
   (void)unused;
-  from_host_function = cuMemAlloc(&memory, 16);
-  open_gate(gate);
+  pause_ms(50); /* by now the free below holds the lock */
+  from_host_function = cuMemAlloc(&made, 16);
 }
 
 static int host_function(void) {
-  prepare();
-  MUST(cuLaunchHostFunc(other, call_cuda, NULL));
-  MUST(cuMemFree(memory)); /* holds the lock while the function runs, or comes after it */
+  context = start();
+  MUST(cuMemAlloc(&memory, 4096));
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuLaunchHostFunc(stream, call_cuda, NULL));
+  MUST(cuMemFree(memory));
   return from_host_function == CUDA_ERROR_NOT_PERMITTED ? 0 : 1;
 }
 

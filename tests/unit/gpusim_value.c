@@ -77,16 +77,17 @@ static void test_on_device(void) {
   MUST(cuCtxSynchronize());
   CUstreamBatchMemOpParams operations[2];
   memset(operations, 0, sizeof operations);
-  operations[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  operations[0].writeValue.address = memory;
-  operations[0].writeValue.value = 9;
-  operations[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-  operations[1].waitValue.address = memory + 4;
-  operations[1].waitValue.value = 1;
-  operations[1].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-  MUST(cuStreamBatchMemOp(stream, 2, operations, 0));
-  MUST(cuStreamWaitValue32(other, memory, 9, CU_STREAM_WAIT_VALUE_EQ));
-  MUST(cuStreamWriteValue32(other, memory + 4, 1, 0));
+  operations[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  operations[0].waitValue.address = memory;
+  operations[0].waitValue.value = 9;
+  operations[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  operations[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operations[1].writeValue.address = memory + 4;
+  operations[1].writeValue.value = 1;
+  /* each wait behind its release: the order that works with one hardware queue */
+  MUST(cuStreamWriteValue32(stream, memory, 9, 0));
+  MUST(cuStreamBatchMemOp(other, 2, operations, 0));
+  MUST(cuStreamWaitValue32(stream, memory + 4, 1, CU_STREAM_WAIT_VALUE_EQ));
   MUST(cuStreamSynchronize(stream));
   tap_ok(device_word(memory) == 9 && device_word(memory + 4) == 1,
          "two streams wait for each other's words on the device, one of them by a batch");
