@@ -95,10 +95,18 @@ static void test_order(CUfunction function) {
   MUST(cuStreamSynchronize(stream));
   MUST(cuStreamSynchronize(other));
   tap_ok(device_word(memory) == 9, "until the value comes");
+  MUST(cuGraphExecDestroy(exec));
+  MUST(cuGraphDestroy(graph));
+
   close_gate(gate);
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(launch_store(function, stream, memory, 10));
+  MUST(cuStreamEndCapture(stream, &graph));
+  MUST(cuGraphInstantiate(&exec, graph, 0));
+  hold(gate, stream);
   MUST(cuGraphLaunch(exec, stream));
   MUST(cuGraphLaunch(exec, other));
-  pause_ms(10);
+  pause_ms(20);
   tap_ok(cuStreamQuery(other) == CUDA_ERROR_NOT_READY,
          "launches of one executable graph follow each other, whatever their streams");
   open_gate(gate);
