@@ -1,5 +1,4 @@
 /* Older drivers and odd machines: what GPUSIM_DRIVER and GPUSIM_ODD take away. */
-#define _GNU_SOURCE /* dlmopen */
 #include "tests/unit/gpusim_driver.h"
 #include <dlfcn.h>
 
@@ -85,7 +84,7 @@ static bool exports(const char *directory, const char *symbol) {
   own[length] = 0;
   *strrchr(own, '/') = 0;
   snprintf(path, sizeof path, "%.2000s/../../gpusim/%s/libcuda.so.1", own, directory);
-  void *library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     printf("# %s\n", dlerror());
     return false;
