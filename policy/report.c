@@ -2,13 +2,13 @@
    (report.schema.json). Called by the shim from any thread.
 
    Counters and rows are atomics or belong to their writer; the lock protects the list of reasons
-   only, and nothing is called under it. report_line writes each line with one write, so that lines
+   and the refused caller only, and nothing is called under it. report_line writes each line with one write, so that lines
    of several processes don't mix. */
 #include "report.h"
 #include "json.h"
+#include "report_file.h"
 #include "version.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -81,13 +81,10 @@ void report_line(enum config_log least, const char *format, ...) {
   errno = error;
 }
 
-void report_reason(const char *format, ...) {
+static void __attribute__((format(printf, 2, 0)))
+keep_reason(enum config_log least, const char *format, va_list arguments) {
   char sentence[sizeof report.reasons[0]];
-  va_list arguments;
-  va_start(arguments, format);
   vsnprintf(sentence, sizeof sentence, format, arguments);
-  va_end(arguments);
-
   pthread_mutex_lock(&state.reasons);
   const unsigned count = atomic_load_explicit(&report.reason_count, memory_order_relaxed);
   bool fresh = count < REPORT_REASONS;
@@ -99,7 +96,38 @@ void report_reason(const char *format, ...) {
   }
   pthread_mutex_unlock(&state.reasons);
   if (fresh)
-    report_line(LOG_VERBOSE, "%s", sentence);
+    report_line(least, "%s", sentence);
+}
+
+void report_reason(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  keep_reason(LOG_VERBOSE, format, arguments);
+  va_end(arguments);
+}
+
+void report_notice(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  keep_reason(LOG_NORMAL, format, arguments);
+  va_end(arguments);
+}
+
+void report_caller_refused(const char *module_path) {
+  const char *slash = strrchr(module_path, '/');
+  pthread_mutex_lock(&state.reasons);
+  if (!*report.refused_caller)
+    snprintf(report.refused_caller, sizeof report.refused_caller, "%s",
+             slash ? slash + 1 : module_path);
+  pthread_mutex_unlock(&state.reasons);
+}
+
+void report_small_allocation(uint64_t bytes) {
+  uint64_t largest = atomic_load_explicit(&report.largest_small, memory_order_relaxed);
+  while (bytes > largest &&
+         !atomic_compare_exchange_weak_explicit(&report.largest_small, &largest, bytes,
+                                                memory_order_relaxed, memory_order_relaxed))
+    ;
 }
 
 struct report_function *report_function_new(void) {
@@ -151,36 +179,68 @@ static void step_text(char *text, size_t text_bytes) {
                                modes[i].name, 100.0 * (double)modes[i].elements / (double)sum);
 }
 
-static void exit_line(const struct config *config) {
+/* What at exit alone can be said about why nothing moved. */
+static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
-  char now[SIZE_TEXT_BYTES], peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES];
-  char budget[SIZE_TEXT_BYTES], step[64], file[PATH_BYTES + 32] = "", refused[64] = "";
-  if (config->report)
-    snprintf(file, sizeof file, "; report in %s", config->report);
-  const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);
-  const char *why = reasons ? report.reasons[0] : "";
-  if (!total(&t->steps)) {
-    report_line(LOG_NORMAL, "no optimizer step was recognised, nothing was moved%s%s%s",
-                *why ? ": " : "", why, file);
+  const uint64_t small = atomic_load_explicit(&report.largest_small, memory_order_relaxed);
+  char largest[SIZE_TEXT_BYTES], least[SIZE_TEXT_BYTES];
+  if (!total(&t->ranges) && *report.refused_caller)
+    report_reason("memory was asked for by %s alone, whose allocations stay native: set "
+                  "OFFLOAD_CALLERS=%s to let them move",
+                  report.refused_caller, report.refused_caller);
+  if (total(&t->steps) && !total(&t->allocations_seen) && small)
+    report_reason("every allocation was smaller than OFFLOAD_MIN_ALLOCATION (%s; the largest was "
+                  "%s): lower it",
+                  size_text(config->min_allocation.bytes, least), size_text(small, largest));
+  if (!total(&t->steps))
+    report_reason("no fused Adam step was recognised; PyTorch: fused=True, fp32");
+}
+
+/* The first reasons, as many as a line has room for; "" when there are none. */
+static void reasons_text(char *text, size_t text_bytes) {
+  const unsigned count = atomic_load_explicit(&report.reason_count, memory_order_acquire);
+  size_t used = 0;
+  *text = 0;
+  for (unsigned i = 0; i < count; i++) {
+    const size_t length = strlen(report.reasons[i]);
+    if (used + 2 + length >= text_bytes)
+      break;
+    used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used ? "; " : ": ",
+                             report.reasons[i]);
+  }
+}
+
+static void exit_line(const struct config *config, bool report_written) {
+  const struct report_totals *t = &report.totals;
+  const unsigned long long steps = total(&t->steps);
+  const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
+  char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
+  char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "";
+  const char *prefix = report_written ? "; report in " : "";
+  const char *file = report_written ? config->report : "";
+  if (!total(&t->moved_bytes_peak)) {
+    reasons_text(why, sizeof why);
+    if (steps)
+      report_line(LOG_NORMAL, "no optimizer state was moved in %llu steps%s%s%s", steps, why,
+                  prefix, file);
+    else
+      report_line(LOG_NORMAL, "nothing was moved%s%s%s", why, prefix, file);
     return;
   }
   step_text(step, sizeof step);
-  if (total(&t->refusals))
+  if (provisional)
+    snprintf(began, sizeof began, "; %s began there because the device was full",
+             size_text(provisional, size));
+  if (refusals)
     snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
-             (unsigned long long)total(&t->refusals));
-  if (!total(&t->moved_bytes_peak)) {
-    report_line(LOG_NORMAL, "%llu steps; no optimizer state was moved%s%s%s",
-                (unsigned long long)total(&t->steps), *why ? ": " : "", why, file);
-    return;
-  }
+             (unsigned long long)refusals);
   report_line(LOG_NORMAL,
-              "%llu steps; %s of optimizer state on the host (at most %s, budget %s by %s); step "
-              "by %s; %s down, %s up%s%s",
-              (unsigned long long)total(&t->steps), size_text(total(&t->moved_bytes), now),
+              "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
+              "%s up%s%s%s%s",
               size_text(total(&t->moved_bytes_peak), peak), size_text(report.budget_bytes, budget),
-              *report.budget_limited_by ? report.budget_limited_by : "no limit", step,
+              *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
               size_text(total(&t->link_bytes_down), down), size_text(total(&t->link_bytes_up), up),
-              refused, file);
+              began, refused, prefix, file);
 }
 
 /* A setting's value in JSON, by its kind in variables.def. */
@@ -238,7 +298,8 @@ static void write_functions(struct json *json) {
   json_end(json, ']');
 }
 
-static int write_report(int fd, const struct config *config) {
+static int write_report(int fd, const void *context) {
+  const struct config *config = context;
   struct json writer, *json = &writer;
   json_open(json, fd);
   json_begin(json, NULL, '{');
@@ -266,31 +327,10 @@ static int write_report(int fd, const struct config *config) {
   return json_close(json);
 }
 
-/* Beside the file under another name, then renamed: a reader sees the old report or the new one,
- * never half of one. */
-static int write_report_file(const char *path, const struct config *config) {
-  char temporary[PATH_BYTES];
-  const int length = snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid());
-  if (length < 0 || (size_t)length >= sizeof temporary)
-    return ENAMETOOLONG;
-  const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0)
-    return errno;
-  int error = write_report(fd, config);
-  if (close(fd) < 0 && !error)
-    error = errno;
-  if (!error && rename(temporary, path) < 0)
-    error = errno;
-  if (error)
-    unlink(temporary);
-  return error;
-}
-
 void report_finish(const struct config *config) {
-  exit_line(config);
-  if (!config->report)
-    return;
-  const int error = write_report_file(config->report, config);
+  note_end(config);
+  const int error = config->report ? report_file_write(config->report, write_report, config) : 0;
+  exit_line(config, config->report && !error);
   if (error)
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "

@@ -35,6 +35,8 @@ struct report {
   _Atomic unsigned function_count;
   char reasons[REPORT_REASONS][256]; /* why something was not done; each sentence once */
   _Atomic unsigned reason_count;
+  char refused_caller[96];        /* file name of the first module whose allocation stayed native */
+  _Atomic uint64_t largest_small; /* bytes of the largest allocation below the least size */
 };
 extern struct report report; /* the process's one report */
 
@@ -49,6 +51,14 @@ struct report_function *report_function_new(void);
 /* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same, printed too when OFFLOAD_LOG is normal: what the user should change something about. */
+void report_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* An allocation stayed native because of the module that asked for it (the first is kept), or
+   because it was small. Reasons are made of them at exit, when nothing moved. */
+void report_caller_refused(const char *module_path);
+void report_small_allocation(uint64_t bytes);
+
 /* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before
  * cuInit succeeded. */
 void report_line(enum config_log least, const char *format, ...)
@@ -57,8 +67,10 @@ void report_line(enum config_log least, const char *format, ...)
 /* Sets what report_line obeys, and whether lines may be printed yet. */
 void report_configure(const struct config *);
 
-/* The line at exit, and the JSON file if one was asked for. Atomically: a temporary file beside it
-   is renamed. Errors are one line on stderr. */
+/* The JSON file if one was asked for, then the line at exit, which names the file only when it was
+   written. A regular file is replaced atomically (a temporary one beside it, or beside a link's
+   target, is renamed); devices, FIFOs and the program's own output are written as they are. Errors
+   are one line on stderr. */
 void report_finish(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */

@@ -1,4 +1,4 @@
-/* The report: valid against policy/report.schema.json whatever the strings hold, written atomically; counters, rows and
+/* The report: valid against policy/report.schema.json whatever the strings hold, replacing files whole and nothing else; counters, rows and
    reasons; the lines on stderr. */
 #include "policy/report.h"
 #include "tests/lib/tap.h"
@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 static char directory[] = "/tmp/policy_report.XXXXXX";
@@ -24,7 +25,8 @@ static const char *stderr_of(void (*action)(void)) {
   static char text[8192];
   char name[64];
   snprintf(name, sizeof name, "%s/stderr", directory);
-  const int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600), saved = dup(STDERR_FILENO);
+  const int file = open(name, O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600),
+            saved = dup(STDERR_FILENO);
   fflush(stderr);
   dup2(file, STDERR_FILENO);
   action();
@@ -122,29 +124,154 @@ static void test_unwritable(void) {
          "when the rename fails the temporary file is removed");
 }
 
+/* Whether the file holds one whole report. */
+static bool holds_report(const char *file) {
+  const char *text = contents(file);
+  return strstr(text, "\"schema\": 1") && strstr(text, "\"reasons\": [");
+}
+
+static void test_links(void) {
+  char target[96], link[96], nowhere[96], lost[96];
+  struct stat status;
+  snprintf(target, sizeof target, "%s/elsewhere/target.json", directory);
+  snprintf(link, sizeof link, "%s/link.json", directory);
+  snprintf(nowhere, sizeof nowhere, "%s/nowhere.json", directory);
+  snprintf(lost, sizeof lost, "%s/lost", directory);
+  *strrchr(target, '/') = 0;
+  mkdir(target, 0700);
+  target[strlen(target)] = '/';
+  close(open(target, O_WRONLY | O_CREAT, 0600));
+  configure(LOG_QUIET, link);
+  tap_ok(!symlink("elsewhere/target.json", link) && !*stderr_of(finish) && holds_report(target) &&
+             !lstat(link, &status) && S_ISLNK(status.st_mode),
+         "behind a link the target is replaced, and the link stays");
+  configure(LOG_QUIET, nowhere);
+  tap_ok(!symlink(lost, nowhere) && strstr(stderr_of(finish), "could not be written") &&
+             !lstat(nowhere, &status) && S_ISLNK(status.st_mode) && access(lost, F_OK),
+         "a link that leads nowhere is said, and stays");
+}
+
+static void test_special_files(void) {
+  char fifo[96], node[96];
+  struct stat status;
+  snprintf(fifo, sizeof fifo, "%s/fifo", directory);
+  snprintf(node, sizeof node, "%s/null", directory);
+  configure(LOG_QUIET, fifo);
+  tap_ok(!mkfifo(fifo, 0600) && strstr(stderr_of(finish), "could not be written"),
+         "a FIFO that nobody reads is an error, not a wait");
+  const int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+  char text[65536] = "";
+  const char *line = stderr_of(finish);
+  const ssize_t bytes = read(reader, text, sizeof text - 1);
+  tap_ok(!*line && bytes > 0 && strstr(text, "\"schema\": 1") && !stat(fifo, &status) &&
+             S_ISFIFO(status.st_mode),
+         "a FIFO is written, and stays one");
+  close(reader);
+  configure(LOG_QUIET, node);
+  if (mknod(node, S_IFCHR | 0600, makedev(1, 3)))
+    snprintf(node, sizeof node, "/dev/null"), configure(LOG_QUIET, node);
+  tap_ok(!*stderr_of(finish) && !stat(node, &status) && S_ISCHR(status.st_mode),
+         "a device node is written, and stays one");
+  configure(LOG_QUIET, "/dev/full");
+  tap_ok(strstr(stderr_of(finish), "/dev/full could not be written") != NULL,
+         "a device that takes nothing is told");
+  configure(LOG_QUIET, "/dev/stderr");
+  line = stderr_of(finish);
+  tap_ok(strstr(line, "\"schema\": 1") != NULL, "/dev/stderr gets the report behind what was said");
+}
+
+static void finish_with_broken_output(void) {
+  int ends[2];
+  if (pipe(ends))
+    return;
+  fflush(stdout);
+  const int saved = dup(STDOUT_FILENO);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[0]);
+  finish();
+  dup2(saved, STDOUT_FILENO);
+  close(saved);
+  close(ends[1]);
+}
+
+/* SIGPIPE would end this program. */
+static void test_lost_reader(void) {
+  configure(LOG_QUIET, "/dev/stdout");
+  tap_ok(strstr(stderr_of(finish_with_broken_output), "could not be written (Broken pipe)") != NULL,
+         "a pipe whose reader went away is told, and doesn't end the program");
+}
+
+/* "report in" only when it is there. */
+static void test_announcement(void) {
+  report_reset();
+  configure(LOG_NORMAL, "/nowhere/report.json");
+  report_configure(&config);
+  const char *line = stderr_of(finish);
+  tap_ok(strstr(line, "could not be written") && !strstr(line, "report in"),
+         "a report that wasn't written is not announced");
+  configure(LOG_NORMAL, path);
+  char announced[96];
+  snprintf(announced, sizeof announced, "; report in %s\n", path);
+  tap_ok(strstr(stderr_of(finish), announced) != NULL, "one that was is");
+}
+
+static void test_end_reasons(void) {
+  report_reset();
+  configure(LOG_QUIET, NULL);
+  report_caller_refused("/opt/lib/liballocator.so.1");
+  report_caller_refused("/opt/lib/libsecond.so");
+  report_small_allocation(3 << 10);
+  report_small_allocation(1 << 10);
+  report_add(allocations_seen, 4);
+  report_add(steps, 2);
+  finish();
+  finish();
+  tap_ok(report.reason_count == 1 && strstr(report.reasons[0], "OFFLOAD_CALLERS=liballocator.so.1"),
+         "memory that only an unknown module asked for: one reason, with the module's name");
+  report_reset();
+  report_small_allocation(3 << 10);
+  report_add(steps, 2);
+  finish();
+  tap_ok(
+      report.reason_count == 1 &&
+          strstr(report.reasons[0], "OFFLOAD_MIN_ALLOCATION (2.00 MiB; the largest was 3.00 KiB"),
+      "allocations that are all too small: a reason with the variable and the largest");
+  report_reset();
+  report_caller_refused("libother.so");
+  report_small_allocation(1);
+  report_add(allocations_seen, 4);
+  report_add(ranges, 1);
+  report_add(steps, 2);
+  finish();
+  tap_ok(!report.reason_count, "neither when there were ranges");
+}
+
 static void test_exit_line(void) {
   report_reset();
   configure(LOG_NORMAL, NULL);
   tap_ok(!*stderr_of(finish), "before cuInit succeeded no line is written");
+  report_reset();
   report_configure(&config);
   report_reason("no known Adam kernel was launched");
-  tap_ok(strstr(stderr_of(finish),
-                "liboffload: no optimizer step was recognised, nothing was moved: no known Adam "
-                "kernel was launched\n") != NULL,
-         "without a step the line says so, and the first reason");
+  tap_ok(!strcmp(stderr_of(finish),
+                 "liboffload: nothing was moved: no known Adam kernel was launched; no fused Adam "
+                 "step was recognised; PyTorch: fused=True, fp32\n"),
+         "without a step the line says so, what PyTorch needs, and the reasons");
   report_add(steps, 84);
-  tap_ok(strstr(stderr_of(finish), "84 steps; no optimizer state was moved: no known") != NULL,
+  tap_ok(strstr(stderr_of(finish), "no optimizer state was moved in 84 steps: no known") != NULL,
          "with steps but nothing moved too");
   report_moved((int64_t)812 << 20);
-  report_moved(-((int64_t)300 << 20));
+  report_moved(-((int64_t)812 << 20));
   report_add(elements_cpu, 960);
   report_add(elements_direct, 40);
   report_add(refusals, 3);
+  report_add(provisional_bytes, 5 << 20);
   const char *line = stderr_of(finish);
-  tap_ok(strstr(line, "84 steps; 512 MiB of optimizer state on the host (at most 812 MiB, ") &&
-             strstr(line, "step by cpu 96%, direct 4%;") &&
+  tap_ok(strstr(line, "liboffload: 812 MiB of optimizer state was on the host, budget ") == line &&
+             strstr(line, "84 steps by cpu 96%, direct 4%;") &&
+             strstr(line, "5.00 MiB began there because the device was full") &&
              strstr(line, "3 launches refused by the proof"),
-         "else what is on the host, at most, the budget, the modes' parts and refusals");
+         "else the most that was on the host comes first, then budget, modes' parts and refusals");
   configure(LOG_QUIET, NULL);
   report_configure(&config);
   tap_ok(!*stderr_of(finish), "OFFLOAD_LOG=quiet silences it");
@@ -235,6 +362,11 @@ int main(void) {
   snprintf(path, sizeof path, "%s/report.json", directory);
   test_file();
   test_unwritable();
+  test_links();
+  test_special_files();
+  test_lost_reader();
+  test_announcement();
+  test_end_reasons();
   test_exit_line();
   test_lists();
   test_validator();

@@ -1,0 +1,98 @@
+/* Putting a report where OFFLOAD_REPORT says (report_file.h). Runs at the process's exit: nothing here waits for a
+   reader that isn't there, and nothing ends the program. */
+#define _GNU_SOURCE
+#include "report_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+static int close_report(int fd, int error) {
+  return close(fd) < 0 && !error ? errno : error;
+}
+
+/* Beside the file under another name, then renamed: a reader sees the old report or the new one,
+ * never half of one. */
+static int write_regular(const char *path, report_writer *writer, const void *context) {
+  char temporary[PATH_BYTES + 32];
+  snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid());
+  const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0)
+    return errno;
+  int error = close_report(fd, writer(fd, context));
+  if (!error && rename(temporary, path) < 0)
+    error = errno;
+  if (error)
+    unlink(temporary);
+  return error;
+}
+
+/* A device, a FIFO or a socket is written as it is; `fd` is the way to it. A reader that went away
+   must not end the program with SIGPIPE. */
+static int write_special(int fd, report_writer *writer, const void *context) {
+  const struct timespec at_once = {0, 0};
+  sigset_t pipe_signal, before, pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const int error = close_report(fd, writer(fd, context));
+  if (error == EPIPE && !sigismember(&pending, SIGPIPE))
+    (void)sigtimedwait(&pipe_signal, NULL, &at_once);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+/* statx, because glibc 2.28 has no symbol stat. */
+static bool look(int directory, const char *path, int flags, struct statx *file) {
+  return statx(directory, path, flags, STATX_TYPE | STATX_INO, file) == 0;
+}
+
+/* Where the program's own output goes (OFFLOAD_REPORT=/dev/stdout) the report is added to it. */
+static int same_as_output(const struct statx *file) {
+  static const int outputs[] = {STDOUT_FILENO, STDERR_FILENO};
+  struct statx output;
+  for (size_t i = 0; i < 2; i++)
+    if (look(outputs[i], "", AT_EMPTY_PATH, &output) && output.stx_ino == file->stx_ino &&
+        output.stx_dev_major == file->stx_dev_major && output.stx_dev_minor == file->stx_dev_minor)
+      return fcntl(outputs[i], F_DUPFD_CLOEXEC, 0);
+  return -1;
+}
+
+/* What stands at the path is kept: only a regular file is replaced, behind links at their target. */
+int report_file_write(const char *path, report_writer *writer, const void *context) {
+  char target[PATH_MAX];
+  struct statx file, link;
+  if (strlen(path) >= PATH_BYTES)
+    return ENAMETOOLONG;
+  if (!look(AT_FDCWD, path, 0, &file)) {
+    if (errno != ENOENT)
+      return errno;
+    if (look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &link))
+      return ENOENT; /* a link that leads nowhere */
+    return write_regular(path, writer, context);
+  }
+  int fd = same_as_output(&file);
+  if (fd >= 0)
+    return write_special(fd, writer, context);
+  if (S_ISREG(file.stx_mode))
+    return realpath(path, target) ? write_regular(target, writer, context) : errno;
+  /* O_NONBLOCK: a FIFO that nobody reads is an error, not a wait. */
+  fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (fd < 0)
+    return errno;
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0)
+    (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+  return write_special(fd, writer, context);
+}

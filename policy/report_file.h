@@ -1,0 +1,11 @@
+/* Puts a report into the file a user named, whatever stands there: a regular file is replaced as a whole (behind links at
+   their target), a device, a FIFO and the program's own output are written as they are. Caller: report.c. */
+#ifndef OFFLOAD_REPORT_FILE_H
+#define OFFLOAD_REPORT_FILE_H
+
+/* Writes the report to `fd`; 0 or an errno. */
+typedef int report_writer(int fd, const void *context);
+
+/* 0 or an errno; after an error what stood at the path is as it was. */
+int report_file_write(const char *path, report_writer *writer, const void *context);
+#endif
