@@ -8,6 +8,11 @@ CC := gcc
 endif
 PYTHON ?= python3
 
+# Blanks end a word for make, and blanks and colons one of LD_PRELOAD.
+ifneq ($(words $(CURDIR))$(findstring :,$(CURDIR)),1)
+$(error the path of this checkout ($(CURDIR)) has a blank or a colon; move it to one without)
+endif
+
 # The CUDA toolkit: only headers for the library itself; nvcc for the test programs. Without one, `make deps` fetches
 # a pinned 13.0 from the Python index into build/toolkit.
 CUDA_HOME ?= $(firstword $(wildcard $(CURDIR)/$(B)/toolkit/cuda /usr/local/cuda))

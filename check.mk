@@ -58,4 +58,5 @@ check-linked: $(B)/liboffload.so $(B)/liboffload-adam.so
 	  echo 'linked: exports, glibc versions, hardening and the dlsym wrapper are as they should be'
 
 check-rules:
-	@tests/check/table_lock $(wildcard shim/*.c) && $(PYTHON) tests/check/claims.py && echo 'rules: locks, claims'
+	@tests/check/table_lock $(wildcard shim/*.c) && $(PYTHON) tests/check/claims.py && $(PYTHON) tests/check/readme_tables.py && \
+	  echo 'rules: locks, claims, READMEs'

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Keeps the README's table of variables equal to policy/variables.def. With --write it replaces the table, else it compares."""
+"""Keeps the README's table of variables equal to policy/variables.def. With --write it replaces the table, else it compares;
+and no README may hold a line that is only a placeholder such as @THIS@."""
+import glob
 import os
 import re
 import sys
@@ -35,6 +37,13 @@ def main():
             target.write(wanted)
     elif readme != wanted:
         sys.exit("README.md: the table of variables differs from policy/variables.def; run tests/check/readme_tables.py --write")
+    for readme_path in glob.glob(os.path.join(ROOT, "**", "*.md"), recursive=True):
+        if os.path.relpath(readme_path, ROOT).startswith("build"):
+            continue
+        with open(readme_path, encoding="utf-8") as source:
+            for number, line in enumerate(source, 1):
+                if re.fullmatch(r"@[A-Z]+@\s*", line):
+                    sys.exit(f"{os.path.relpath(readme_path, ROOT)}:{number}: a placeholder, {line.strip()}, was never filled in")
     print("readme tables: as policy/variables.def says")
 
 
