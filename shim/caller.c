@@ -7,6 +7,7 @@
 #include "../policy/config.h"
 #include "../policy/report.h"
 #include "process.h"
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
 #include <stdatomic.h>
@@ -86,7 +87,8 @@ void caller_prepare(void) {
   (void)backtrace(frames, 2);
 }
 
-bool caller_allowed(void) {
+/* `other` becomes the frame of a caller that we don't know. */
+static bool allowed(void **other) {
   void *frames[FRAMES];
   uint64_t generation = 0;
   int depth = backtrace(frames, FRAMES);
@@ -99,8 +101,27 @@ bool caller_allowed(void) {
   for (int i = 0; i < depth; i++) {
     enum caller_kind kind = kind_of((uintptr_t)frames[i], generation);
     begun = begun || kind == CALLER_OURS;
-    if (begun && kind != CALLER_OURS && kind != CALLER_TRANSPARENT)
+    if (begun && kind != CALLER_OURS && kind != CALLER_TRANSPARENT) {
+      *other = kind == CALLER_OTHER ? frames[i] : NULL;
       return kind == CALLER_ALLOWED;
+    }
   }
+  return false;
+}
+
+bool caller_allowed(void) {
+  void *other = NULL;
+  return allowed(&other);
+}
+
+bool caller_may_move(void) {
+  static _Atomic bool refused;
+  void *other = NULL;
+  Dl_info module;
+  if (allowed(&other))
+    return true;
+  if (other && !atomic_exchange_explicit(&refused, true, memory_order_relaxed) &&
+      dladdr(other, &module) && module.dli_fname)
+    report_caller_refused(module.dli_fname);
   return false;
 }

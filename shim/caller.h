@@ -13,6 +13,9 @@ void caller_prepare(void);
    under none of ours. For large allocations and rare questions: some microseconds. */
 bool caller_allowed(void);
 
+/* The same, about an allocation: the report keeps the module of the first that may not move. */
+bool caller_may_move(void);
+
 /* Of a module's path; "" is the main executable. For tests. */
 enum caller_kind { CALLER_OURS, CALLER_TRANSPARENT, CALLER_ALLOWED, CALLER_OTHER };
 enum caller_kind caller_classify(const char *path);

@@ -4,9 +4,13 @@
 #define _GNU_SOURCE
 #include "companion.h"
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define COMPANION_FLAGS (RTLD_NOW | RTLD_LOCAL)
@@ -31,6 +35,22 @@ static struct answer the_answer;
 static _Atomic(struct answer *) answer;
 static atomic_flag looking = ATOMIC_FLAG_INIT;
 
+/* Whether the file ends before its section headers, which linkers put last: the loader would map
+   what isn't there, and touching that kills the program. */
+static bool cut_short(const char *path) {
+  ElfW(Ehdr) header;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false; /* the loader says why */
+  const off_t bytes = lseek(fd, 0, SEEK_END);
+  const bool whole =
+      pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header &&
+      !memcmp(header.e_ident, ELFMAG, SELFMAG) &&
+      (uint64_t)bytes >= header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize;
+  close(fd);
+  return !whole;
+}
+
 static const struct adam_api *load(char *why, size_t why_bytes) {
   Dl_info info;
   char path[4096];
@@ -47,10 +67,19 @@ static const struct adam_api *load(char *why, size_t why_bytes) {
     snprintf(why, why_bytes, "the path of %s is too long", file_name);
     return NULL;
   }
-  void *object = dlopen(path, COMPANION_FLAGS);
+  if (access(path, F_OK) != 0) {
+    snprintf(why, why_bytes, "%s is missing: put it beside liboffload.so", file_name);
+    return NULL;
+  }
+  const char *error = cut_short(path) ? "it is cut short" : NULL;
+  void *object = error ? NULL : dlopen(path, COMPANION_FLAGS);
   if (!object) {
-    snprintf(why, why_bytes, "%s can't be loaded (%s): put it beside liboffload.so", file_name,
-             dlerror());
+    error = error ? error : dlerror();
+    const size_t named = strlen(path); /* the loader's message begins with it */
+    if (error && !strncmp(error, path, named) && error[named] == ':')
+      error += named + 1 + strspn(error + named + 1, " ");
+    snprintf(why, why_bytes, "%s beside liboffload.so can't be loaded (%.160s): install both anew",
+             file_name, error ? error : "unknown error");
     return NULL;
   }
   offload_adam_function *get = (offload_adam_function *)(uintptr_t)dlsym(object, "offload_adam");

@@ -25,12 +25,16 @@ static void pin(struct range *range) {
 static bool may_become_range(void) {
   return process_config()->mode != MODE_OBSERVE &&
          !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
-         caller_allowed();
+         caller_may_move();
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-  if (!process_active() || !pointer || bytes < process_config()->min_allocation.bytes)
+  if (!process_active() || !pointer)
     return hook_pass(cuMemAlloc_v2, (pointer, bytes));
+  if (bytes < process_config()->min_allocation.bytes) {
+    report_small_allocation(bytes);
+    return hook_pass(cuMemAlloc_v2, (pointer, bytes));
+  }
   report_add(allocations_seen, 1);
   if (may_become_range()) {
     CUresult result = range_create(pointer, bytes, PIECE_DEVICE);

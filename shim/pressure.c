@@ -20,6 +20,7 @@
 #include "state.h"
 #include "step.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,11 +153,13 @@ CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
   if (may_overflow(bytes)) {
     result = range_create(pointer, bytes, PIECE_HOST);
     if (!result) {
-      report_line(
-          LOG_NORMAL,
-          "the device is full: %zu bytes that look like optimizer state begin in host memory "
-          "(OFFLOAD_OVERFLOW=0 forbids it)",
-          bytes);
+      /* Once; the line at exit has the sum. */
+      static _Atomic bool told;
+      report_line(atomic_exchange_explicit(&told, true, memory_order_relaxed) ? LOG_VERBOSE
+                                                                              : LOG_NORMAL,
+                  "the device is full: %zu bytes that look like optimizer state begin in host "
+                  "memory (OFFLOAD_OVERFLOW=0 forbids it)",
+                  bytes);
       return result;
     }
   }

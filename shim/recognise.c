@@ -121,17 +121,19 @@ static void report_layout(const struct family *family, unsigned count, size_t me
   static _Atomic unsigned rows;
   if (atomic_fetch_add_explicit(&rows, 1, memory_order_relaxed) >= 8)
     return;
-  struct report_function *row = row_new(family, (unsigned)(metadata_bytes & 0xffffff));
-  if (!row)
-    return;
+  char why[sizeof(((struct report_function *)0)->why)] = "";
   if (count == 0)
-    snprintf(row->why, sizeof row->why,
+    snprintf(why, sizeof why,
              "this driver tells no parameter layouts (cuFuncGetParamInfo, CUDA 12.4): left alone");
   else
-    snprintf(row->why, sizeof row->why,
+    snprintf(why, sizeof why,
              "the parameters are laid out in a way this version does not know (%u parameters, the "
              "first of %zu bytes): left alone",
              count, metadata_bytes & 0xffffff);
+  report_notice("%s: %s", family->name, why);
+  struct report_function *row = row_new(family, (unsigned)(metadata_bytes & 0xffffff));
+  if (row)
+    memcpy(row->why, why, sizeof why);
 }
 
 /* The function's family by name and layout. `fresh` is false when the question was answered before.

@@ -27,8 +27,13 @@ static void say(char *field, size_t bytes, const char *text) {
     snprintf(field, bytes, "%s", text);
 }
 
+/* A worse mode than the one asked for is told once, with why. */
 static void say_mode(struct plan *plan, const char *mode, const char *why) {
   struct report_function *row = plan->function->row;
+  const enum config_step wanted = process_config()->step;
+  if (*why && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
+      (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
+    report_notice("%s is stepped by %s: %s", plan->function->family->name, mode, why);
   if (!row)
     return;
   say(row->mode, sizeof row->mode, mode);

@@ -182,6 +182,14 @@ END
   lives 'init 0,range yes,free 0' init by "$PWD/libc10_cuda.so" free
 }
 
+@test "memory that only an unknown library asked for: a reason names it and OFFLOAD_CALLERS, in the report and at exit" {
+  lives 'init 0,range no,free 0' init by "$PROGRAMS/liballocator.so" free
+  jq -e '.reasons | map(select(test("OFFLOAD_CALLERS=liballocator.so"))) | length == 1' report.json
+  grep 'nothing was moved: .*OFFLOAD_CALLERS=liballocator.so.*PyTorch: fused=True' err
+  lives 'init 0,range yes,free 0' init range free
+  jq -e '.reasons | map(test("OFFLOAD_CALLERS")) | any | not' report.json
+}
+
 @test "allocations below OFFLOAD_MIN_ALLOCATION stay native" {
   OFFLOAD_MIN_ALLOCATION=8MiB lives 'init 0,range no,free 0' init range free
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The step rooms alone: a driver program that queues memsets and steps and never synchronises (step_program.c), on kernels that
 # were made to be told apart (kernels/). Every comparison first asserts, from the report, what was done.
+bats_require_minimum_version 1.5.0
 load ../lib/e2e
 
 PROGRAM=$BUILD/tests/e2e/step_program
@@ -170,7 +171,27 @@ why() { report '.functions[0].why'; }
 @test "without the companion object the steps are streamed and the report says why" {
   cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
   LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
-  [[ $(why) == *liboffload-adam.so* ]]
+  [[ $(why) == *"liboffload-adam.so is missing"* ]]
+}
+
+@test "a mode worse than the one wanted is one reason and one line on stderr; one that was asked for is none" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  OFFLOAD_LOG=normal LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
+  expect '.reasons | map(select(test("AdamW fp32 is stepped by stream: liboffload-adam.so is missing"))) | length == 1' "the reason"
+  [ "$(grep -c 'is stepped by stream: liboffload-adam.so' "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
+  OFFLOAD_LOG=normal OFFLOAD_STEP=stream LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
+  expect '.reasons | map(test("stepped by")) | any | not' "no reason"
+  run -1 grep "is stepped by" "$BATS_TEST_TMPDIR/with.err"
+}
+
+@test "a companion that is cut short is told as broken, not as missing, and the steps are streamed" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  for bytes in 0 30 4096 60000 $(($(stat -c %s "$BUILD/liboffload-adam.so") - 1)); do
+    head -c "$bytes" "$BUILD/liboffload-adam.so" >"$BATS_TEST_TMPDIR/liboffload-adam.so"
+    LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
+    [[ $(why) == *"liboffload-adam.so beside liboffload.so can't be loaded"*"install both anew"* ]]
+    [[ $(why) != *"missing"* ]]
+  done
 }
 
 @test "a companion of another version is refused, and the steps are streamed" {

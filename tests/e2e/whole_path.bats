@@ -210,6 +210,15 @@ library_alone() {
   done
 }
 
+@test "allocations that are all below OFFLOAD_MIN_ALLOCATION: a reason names the variable, its value and the largest" {
+  plain default --steps $STEPS
+  OFFLOAD_MIN_ALLOCATION=1GiB offloaded --steps $STEPS
+  assert_same default
+  expect '.totals.moved_bytes_peak == 0 and .totals.steps > 0' "steps, and nothing moved"
+  expect '.reasons | map(select(test("OFFLOAD_MIN_ALLOCATION \\(1.00 GiB; the largest was [0-9.]+ [KM]iB\\)"))) | length == 1' "the reason"
+  grep 'no optimizer state was moved in .*OFFLOAD_MIN_ALLOCATION' "$BATS_TEST_TMPDIR/with.err"
+}
+
 @test "the right name with the wrong layout is left alone and reported" {
   plain wrong --kernel wrong_layout --steps 4
   offloaded --kernel wrong_layout --steps 4
@@ -217,6 +226,8 @@ library_alone() {
   assert_same wrong
   expect '.totals.moved_bytes_peak == 0' "nothing moved"
   expect '[.functions[] | select(.why | test("layout|parameter|metadata"))] | length > 0' "the reason"
+  expect '.reasons | map(select(test("AdamW.*laid out"))) | length == 1' "among the reasons too"
+  grep 'nothing was moved: .*laid out.*PyTorch: fused=True' "$BATS_TEST_TMPDIR/with.err"
 }
 
 # hidden VARIANT: refused by calibration or by the proof; the program's own kernel does the step, with the right numbers.
@@ -287,6 +298,8 @@ hidden() {
     assert_same large
     assert_clean
     expect '.totals.provisional_bytes > 0 or .totals.evictions > 0' "helped under pressure"
+    [ "$(grep -c 'the device is full' "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
+    [[ $(report .totals.provisional_bytes) -eq 0 ]] || grep 'iB began there because the device was full' "$BATS_TEST_TMPDIR/with.err"
   done
   GPUSIM_MEMORY=$small OFFLOAD_OVERFLOW=0 offloaded "${model[@]}"
   [ "$offloaded_status" -eq 3 ]
