@@ -4,11 +4,11 @@
    and lists, prints nothing. */
 #include "config.h"
 #include "../adam/adam.h"
+#include "size.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #define PREFIX "OFFLOAD_"
@@ -49,48 +49,6 @@ static int word_index(const char *const *words, const char *text) {
     if (!strcmp(words[i], text))
       return i;
   return -1;
-}
-
-/* A whole decimal number at *text, which moves behind it; false when there is none or it exceeds
- * `most`. */
-static bool parse_number(const char **text, uint64_t most, uint64_t *number) {
-  const char *at = *text;
-  uint64_t value = 0;
-  for (; *at >= '0' && *at <= '9'; at++) {
-    const uint64_t digit = (uint64_t)(*at - '0');
-    if (value > (most - digit) / 10)
-      return false;
-    value = value * 10 + digit;
-  }
-  if (at == *text || value > most)
-    return false;
-  *text = at;
-  *number = value;
-  return true;
-}
-
-bool config_parse_size(const char *text, struct config_size *size) {
-  static const struct {
-    const char *suffix;
-    unsigned shift;
-  } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
-  uint64_t number;
-  if (!parse_number(&text, UINT64_MAX, &number))
-    return false;
-  if (!strcmp(text, "%")) {
-    if (number < 1 || number > 100)
-      return false;
-    *size = (struct config_size){.percent = (unsigned)number, .set = true};
-    return true;
-  }
-  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-    if (!strcasecmp(text, units[i].suffix)) {
-      if (number > UINT64_MAX >> units[i].shift)
-        return false;
-      *size = (struct config_size){.bytes = number << units[i].shift, .set = true};
-      return true;
-    }
-  return false;
 }
 
 /* One function and one sentence for each kind of variables.def. */
@@ -144,7 +102,7 @@ static bool set_BYTES(struct config_size *size, const char *text) {
 static const char expected_COUNT[] = "write a whole number from 0 to 4096";
 static bool set_COUNT(unsigned *count, const char *text) {
   uint64_t number;
-  if (!parse_number(&text, COUNT_MOST, &number) || *text)
+  if (!size_parse_number(&text, COUNT_MOST, &number) || *text)
     return false;
   *count = (unsigned)number;
   return true;
@@ -184,6 +142,17 @@ static bool set_PATH(const char **path, const char *text) {
     snprintf(absolute, bytes, "%s/%s", strcmp(directory, "/") ? directory : "", text);
   free(directory);
   return replace(path, absolute);
+}
+
+/* What to write instead of a value: for a size the right form of what was meant, if that can be
+ * told. */
+static const char *remedy(const char *expected, const char *value, char buffer[SHOWN_MOST]) {
+  char meant[SIZE_MEANT_BYTES];
+  if ((expected != expected_SIZE && expected != expected_BYTES) || !size_meant(value, meant) ||
+      (expected == expected_BYTES && strchr(meant, '%')))
+    return expected;
+  snprintf(buffer, SHOWN_MOST, "write %s", meant);
+  return buffer;
 }
 
 /* Adds a sentence; when there is no room left, says so once. */
@@ -251,15 +220,13 @@ static void unknown_name(struct config *config, const char *name) {
     }
   }
   char buffer[SHOWN_MOST + 4];
+  const char *ignored = config->strict ? "" : " and is ignored";
   if (nearest)
-    problem(config,
-            PREFIX "%s is not a variable of liboffload and is ignored; did you mean " PREFIX "%s?",
-            shown(name, buffer), nearest);
+    problem(config, PREFIX "%s is not a variable of liboffload%s; did you mean " PREFIX "%s?",
+            shown(name, buffer), ignored, nearest);
   else
-    problem(config,
-            PREFIX "%s is not a variable of liboffload and is ignored; `offload variables` lists "
-                   "them",
-            shown(name, buffer));
+    problem(config, PREFIX "%s is not a variable of liboffload%s; `offload variables` lists them",
+            shown(name, buffer), ignored);
 }
 
 enum {
@@ -270,19 +237,26 @@ enum {
 };
 _Static_assert(VARIABLES <= 64, "a bit for each variable");
 
+static void bad_value(struct config *config, const char *name, const char *value,
+                      const char *expected, const char *initial) {
+  char buffer[SHOWN_MOST + 4], instead[SHOWN_MOST];
+  const bool stays = *initial && !config->strict;
+  problem(config, PREFIX "%s=%s%s: %s%s%s", name, shown(value, buffer),
+          config->strict ? "" : " is ignored", remedy(expected, value, instead),
+          stays ? "; it stays at " : "", stays ? initial : "");
+}
+
 /* Sets the variable `name` (without the prefix), if there is one. `seen` keeps which were set. */
 static void set_variable(struct config *config, const char *name, const char *value,
                          uint64_t *seen) {
   unsigned index = 0;
-  char buffer[SHOWN_MOST + 4];
 #define VARIABLE(field, NAME, kind, initial, help)                                                 \
   if (!strcmp(name, NAME)) {                                                                       \
     if (*seen >> index & 1 || !*value)                                                             \
       return;                                                                                      \
     *seen |= (uint64_t)1 << index;                                                                 \
     if (!set_##kind(&config->field, value))                                                        \
-      problem(config, PREFIX NAME "=%s is ignored: %s%s%s", shown(value, buffer), expected_##kind, \
-              sizeof initial > 1 ? "; it stays at " : "", initial);                                \
+      bad_value(config, NAME, value, expected_##kind, initial);                                    \
     return;                                                                                        \
   }                                                                                                \
   index++;
@@ -316,8 +290,9 @@ static void check_together(struct config *config) {
   }
 }
 
-void config_load(struct config *config, char **environment) {
+static void load(struct config *config, char **environment, bool strict) {
   memset(config, 0, sizeof *config);
+  config->strict = strict;
 #define VARIABLE(field, NAME, kind, initial, help)                                                 \
   if (sizeof initial > 1)                                                                          \
     set_##kind(&config->field, initial);
@@ -333,6 +308,14 @@ void config_load(struct config *config, char **environment) {
     set_variable(config, name, equals + 1, &seen);
   }
   check_together(config);
+}
+
+void config_load(struct config *config, char **environment) {
+  load(config, environment, false);
+}
+
+void config_check(struct config *config, char **settings) {
+  load(config, settings, true);
 }
 
 void config_free(struct config *config) {

@@ -30,6 +30,7 @@ struct config {
   int isa; /* enum adam_isa */
   enum config_log log;
   const char *report;  /* path, or NULL */
+  bool strict;         /* the sentences are about a command that is not run */
   char problems[2048]; /* sentences, one per line, each naming variable, value and remedy; "" when
                           all is well */
 };
@@ -40,7 +41,10 @@ struct config {
    with getenv. */
 void config_load(struct config *, char **environment);
 
-/* Gives back what config_load allocated. */
+/* The same about settings that must be good: the sentences don't speak of what is ignored. */
+void config_check(struct config *, char **settings);
+
+/* Gives back what config_load or config_check allocated. */
 void config_free(struct config *);
 
 /* "20GiB", "512MiB", "4096", "80%". False when the text is none of these or too large. */

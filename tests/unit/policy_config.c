@@ -112,9 +112,10 @@ static void test_problems(void) {
              says("full, pressure, observe, off") && says("stays at full"),
          "a bad word: variable, value and remedy are named, the initial value stays");
   load("OFFLOAD_HOST_MEMORY=20GB", "OFFLOAD_THREADS=many", "OFFLOAD_OVERFLOW=yes");
-  tap_ok(!config.host_memory.set && says("OFFLOAD_HOST_MEMORY=20GB") && says("20GiB, 512MiB") &&
-             says("OFFLOAD_THREADS=many") && says("whole number") && says("OFFLOAD_OVERFLOW=yes") &&
-             says("0 or 1") && config.overflow,
+  tap_ok(!config.host_memory.set && says("OFFLOAD_HOST_MEMORY=20GB") &&
+             says("is ignored: write 20GiB") && says("OFFLOAD_THREADS=many") &&
+             says("whole number") && says("OFFLOAD_OVERFLOW=yes") && says("0 or 1") &&
+             config.overflow,
          "bad sizes, counts and flags likewise, each in its line");
   load("OFFLOAD_PIECE=10%", "OFFLOAD_THREADS=5000", NULL);
   tap_ok(!config.piece.percent && says("OFFLOAD_PIECE=10%") && !config.threads &&
@@ -168,6 +169,51 @@ static void test_many_problems(void) {
          "more problems than fit end in one line that says so");
 }
 
+/* What was typed, and what the error says to write. */
+static void test_meant(void) {
+  static const char *const pairs[][2] = {{"20GB", "write 20GiB"},
+                                         {"20G", "write 20GiB"},
+                                         {"20g", "write 20GiB"},
+                                         {"20 GiB", "write 20GiB"},
+                                         {"512m", "write 512MiB"},
+                                         {"4kb", "write 4KiB"},
+                                         {"1.5GiB", "write 1536MiB"},
+                                         {"1,5 TB", "write 1536GiB"},
+                                         {"0.5KiB", "write 512B"},
+                                         {"80 %", "write 80%"},
+                                         {"999999999TB", "512MiB"},
+                                         {"lots", "512MiB"},
+                                         {"20GX", "512MiB"},
+                                         {"20Gigabytes", "512MiB"},
+                                         {"-20GB", "512MiB"},
+                                         {"99999999999999999999G", "512MiB"},
+                                         {"G", "512MiB"},
+                                         {"101 %", "512MiB"}};
+  size_t wrong = 0;
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    char entry[64];
+    snprintf(entry, sizeof entry, "OFFLOAD_HOST_MEMORY=%s", pairs[i][0]);
+    load(entry, NULL, NULL);
+    if (config.host_memory.set || !says(pairs[i][1])) {
+      printf("# %s: %s\n", entry, config.problems);
+      wrong++;
+    }
+  }
+  load("OFFLOAD_PIECE=20%", NULL, NULL);
+  wrong += !says("write 20GiB, 512MiB or plain bytes");
+  tap_ok(!wrong, "a wrong size is told the right form of what was typed, or the grammar");
+}
+
+static void test_strict(void) {
+  char mode[] = "OFFLOAD_MODE=fll", unknown[] = "OFFLOAD_MOED=full", size[] = "OFFLOAD_PIECE=2MB";
+  char *settings[] = {mode, unknown, size, NULL};
+  config_free(&config);
+  config_check(&config, settings);
+  tap_ok(says("OFFLOAD_MODE=fll: write one of full") && says("did you mean OFFLOAD_MODE?") &&
+             says("OFFLOAD_PIECE=2MB: write 2MiB") && !says("ignored") && !says("stays"),
+         "settings that must be good: nothing is called ignored");
+}
+
 static void test_callers(void) {
   load("OFFLOAD_CALLERS=libfoo,libbar.so.2,,train", NULL, NULL);
   tap_ok(config_caller_allowed(&config, "/usr/lib/libfoo.so") &&
@@ -192,6 +238,8 @@ int main(void) {
   test_problems();
   test_combinations();
   test_many_problems();
+  test_meant();
+  test_strict();
   test_callers();
   config_free(&config);
   return tap_done();
