@@ -7,7 +7,7 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -c $< -o $@
 
-$(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/config.o $(B)/policy/size.o
+$(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/library.o $(B)/policy/config.o $(B)/policy/size.o
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ -o $@
 ALL += $(B)/offload
 

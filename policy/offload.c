@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "config.h"
 #include "inspect.h"
+#include "library.h"
 #include "version.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -119,12 +120,12 @@ static void make_options(struct option options[VARIABLES + 4], char names[VARIAB
 /* What was asked for here must be understood; what stands in the environment is the library's to tell. */
 static bool settings_good(struct run *run) {
   struct config config;
-  config_load(&config, run->settings);
+  config_check(&config, run->settings);
   const bool good = !config.problems[0];
   char *rest = NULL;
   for (char *line = strtok_r(config.problems, "\n", &rest); line;
        line = strtok_r(NULL, "\n", &rest))
-    say("%s", line);
+    say("not run: %s", line);
   config_free(&config);
   return good;
 }
@@ -171,47 +172,6 @@ static int parse_run(int argc, char **argv, struct run *run) {
 }
 
 /* ---- the library ---- */
-
-/* The absolute path of the library, in a form that LD_PRELOAD can carry. */
-static bool find_library(const struct run *run, char path[PATH_MOST]) {
-  static const char *const places[] = {"liboffload.so", "../lib/liboffload.so",
-                                       "../lib64/liboffload.so"};
-  char self[PATH_MOST] = "";
-  char candidate[2 * PATH_MOST];
-  if (run->library) {
-    if (!realpath(run->library, path)) {
-      say("--library %s: %s", run->library, strerror(errno));
-      return false;
-    }
-  } else {
-    const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[bytes > 0 ? bytes : 0] = 0;
-    char *slash = strrchr(self, '/');
-    if (slash)
-      *slash = 0;
-    bool found = false;
-    for (size_t i = 0; !found && i < sizeof places / sizeof *places; i++) {
-      snprintf(candidate, sizeof candidate, "%s/%s", self, places[i]);
-      found = realpath(candidate, path) != NULL;
-    }
-    if (!found) {
-      say("liboffload.so is neither in %s nor in ../lib from there: name it with --library PATH",
-          self);
-      return false;
-    }
-  }
-  if (access(path, R_OK) != 0) {
-    say("%s can't be read: %s", path, strerror(errno));
-    return false;
-  }
-  if (strpbrk(path, " :")) {
-    say("%s can't be preloaded: LD_PRELOAD separates paths by blanks and colons; move it or make a "
-        "link to its directory and name that with --library",
-        path);
-    return false;
-  }
-  return true;
-}
 
 /* Puts the library in front of what is preloaded already. */
 static bool set_environment(const struct run *run, const char *library) {
@@ -332,9 +292,13 @@ static int attend(const struct run *run, pid_t child, const char *library, bool 
 }
 
 static int run_command(const struct run *run) {
-  char library[PATH_MOST], path[PATH_MOST], reason[256];
-  if (!find_library(run, library))
+  static struct library found;
+  char path[PATH_MOST], reason[256], problem[3 * LIBRARY_PATH_MOST];
+  if (!library_find(run->library, &found, problem, sizeof problem)) {
+    say("%s", problem);
     return EXIT_USAGE;
+  }
+  const char *library = found.preload;
   if (!inspect_find(run->command[0], path, sizeof path)) {
     const int error = errno;
     say("%s: %s", run->command[0], strerror(error));
@@ -363,7 +327,7 @@ static int run_command(const struct run *run) {
       waitpid(child, NULL, 0);
     return exec_error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
   }
-  return attend(run, child, library, preloadable);
+  return attend(run, child, found.mapped, preloadable);
 }
 
 int main(int argc, char **argv) {
@@ -375,11 +339,15 @@ int main(int argc, char **argv) {
     const int done = parse_run(argc - 1, argv + 1, &run);
     return done ? done - 1 : run_command(&run);
   }
-  if (!strcmp(subcommand, "variables") && argc == 2) {
+  if ((!strcmp(subcommand, "variables") || !strcmp(subcommand, "--version")) && argc > 2) {
+    say("%s takes no argument, so not '%s'", subcommand, argv[2]);
+    return EXIT_USAGE;
+  }
+  if (!strcmp(subcommand, "variables")) {
     print_variables();
     return EXIT_SUCCESS;
   }
-  if (!strcmp(subcommand, "--version") && argc == 2) {
+  if (!strcmp(subcommand, "--version")) {
     puts("offload " OFFLOAD_VERSION);
     return EXIT_SUCCESS;
   }

@@ -11,20 +11,20 @@ OFFLOAD=$BUILD/offload
 
 setup_file() {
   export FILES=$BATS_FILE_TMPDIR
-  ${CC:-gcc} -shared -fPIC "$BATS_TEST_DIRNAME/../unit/preload_me.c" -o "$FILES/mark.so"
+  ${CC:-gcc} -shared -fPIC "$BATS_TEST_DIRNAME/../unit/preload_me.c" -o "$FILES/liboffload-mark.so"
   printf 'int main(void) { return 7; }\n' >"$FILES/seven.c"
   ${CC:-gcc} -static "$FILES/seven.c" -o "$FILES/static"
   ${CC:-gcc} "$FILES/seven.c" -o "$FILES/dynamic"
   mkdir -p "$FILES/one/bin" "$FILES/one/lib" "$FILES/two"
   cp "$OFFLOAD" "$FILES/one/bin"
-  cp "$FILES/mark.so" "$FILES/one/lib/liboffload.so"
-  cp "$OFFLOAD" "$FILES/mark.so" "$FILES/two"
-  cp "$FILES/mark.so" "$FILES/two/liboffload.so"
+  cp "$FILES/liboffload-mark.so" "$FILES/one/lib/liboffload.so"
+  cp "$OFFLOAD" "$FILES/liboffload-mark.so" "$FILES/two"
+  cp "$FILES/liboffload-mark.so" "$FILES/two/liboffload.so"
   cp "$OFFLOAD" "$FILES/alone"
 }
 
 # marked ARGS...: runs with the marking library.
-marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
+marked() { "$OFFLOAD" run --library "$FILES/liboffload-mark.so" "$@"; }
 
 @test "a program started by offload run has the library loaded, and nothing is said" {
   run marked -- sh -c 'echo "mark ${PRELOADED_MARK:-none}"'
@@ -55,16 +55,41 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 }
 
 @test "an LD_PRELOAD that is there already stays, behind ours" {
-  LD_PRELOAD=$FILES/two/mark.so run marked -- printenv LD_PRELOAD
-  [ "$output" = "$FILES/mark.so:$FILES/two/mark.so" ]
+  LD_PRELOAD=$FILES/two/liboffload-mark.so run marked -- printenv LD_PRELOAD
+  [ "$output" = "$FILES/liboffload-mark.so:$FILES/two/liboffload-mark.so" ]
 }
 
-@test "a path that LD_PRELOAD can't carry is refused with the reason" {
+@test "a path that LD_PRELOAD can't carry is refused with the reason, and the remedy it names works" {
   mkdir -p "$FILES/with blank"
-  cp "$FILES/mark.so" "$FILES/with blank/"
-  run "$OFFLOAD" run --library "$FILES/with blank/mark.so" -- true
+  cp "$FILES/liboffload-mark.so" "$FILES/with blank/liboffload.so"
+  run "$OFFLOAD" run --library "$FILES/with blank/liboffload.so" -- true
   [ "$status" -eq 2 ]
-  [[ $output == *"blanks and colons"* ]]
+  [[ $output == *"blanks and colons"*"ln -s '$FILES/with blank'"*"--library /tmp/offload/liboffload.so"* ]]
+  ln -sfn "$FILES/with blank" "$FILES/link"
+  run "$OFFLOAD" run --require --library "$FILES/link/liboffload.so" -- sh -c 'sleep 0.2; echo "$PRELOADED_MARK $LD_PRELOAD"'
+  [ "$status" -eq 0 ]
+  [ "$output" = "1 $FILES/link/liboffload.so" ]
+  cd "$FILES/link/.."
+  run "$OFFLOAD" run --library link/liboffload.so -- printenv LD_PRELOAD
+  [ "$output" = "$PWD/link/liboffload.so" ]
+}
+
+@test "a --library that is not liboffload is refused with a sentence, and nothing runs" {
+  cp "$FILES/liboffload-mark.so" "$FILES/other.so"
+  head -c 2000 "$FILES/liboffload-mark.so" >"$FILES/liboffload-short.so"
+  echo "no library" >"$FILES/liboffload-text.so"
+  : >"$FILES/liboffload-empty.so"
+  mkdir -p "$FILES/liboffload-folder.so"
+  for name in other.so:"not called liboffload" liboffload-short.so:"exports no cuInit" liboffload-text.so:"exports no cuInit" \
+    liboffload-empty.so:"exports no cuInit" liboffload-folder.so:"is not a file"; do
+    run "$OFFLOAD" run --library "$FILES/${name%%:*}" -- echo ran
+    [ "$status" -eq 2 ]
+    [[ $output == *"${name#*:}"*"--library PATH/liboffload.so"* ]]
+    [[ $output != *ran* ]]
+  done
+  run "$OFFLOAD" run --library "$BUILD/liboffload-adam.so" -- echo ran
+  [ "$status" -eq 2 ]
+  [[ $output == *"exports no cuInit"* ]]
 }
 
 @test "options and assignments become variables of the program" {
@@ -84,8 +109,10 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 @test "a bad value on the command line is named with the remedy, exit 2" {
   run marked --mode fast -- echo ran
   [ "$status" -eq 2 ]
-  [[ $output == *"OFFLOAD_MODE=fast"*"full, pressure, observe, off"* ]]
-  [[ $output != *ran* ]]
+  [[ $output == *"not run: OFFLOAD_MODE=fast: write one of full, pressure, observe, off" ]]
+  run marked OFFLOAD_HOST_MEMORY=20GB -- echo ran
+  [ "$status" -eq 2 ]
+  [[ $output == *"not run: OFFLOAD_HOST_MEMORY=20GB: write 20GiB" ]]
   run marked OFFLOAD_MOED=full -- echo ran
   [ "$status" -eq 2 ]
   [[ $output == *"did you mean OFFLOAD_MODE?"* ]]
@@ -98,6 +125,9 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
   run "$OFFLOAD" frobnicate
   [ "$status" -eq 2 ]
   [[ $output == *frobnicate*--help* ]]
+  run "$OFFLOAD" variables extra
+  [ "$status" -eq 2 ]
+  [[ $output == *"variables takes no argument, so not 'extra'"* ]]
   run marked
   [ "$status" -eq 2 ]
   [[ $output == *"no command"* ]]
@@ -123,7 +153,7 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 }
 
 @test "signals are passed on to the program" {
-  "$OFFLOAD" run --library "$FILES/mark.so" -- sh -c 'trap "echo got TERM; exit 5" TERM; echo ready; while :; do sleep 0.05; done' >"$FILES/signals" 3>&- &
+  "$OFFLOAD" run --library "$FILES/liboffload-mark.so" -- sh -c 'trap "echo got TERM; exit 5" TERM; echo ready; while :; do sleep 0.05; done' >"$FILES/signals" 3>&- &
   pid=$!
   for _ in $(seq 200); do grep -q ready "$FILES/signals" && break; sleep 0.05; done
   kill -TERM $pid
@@ -134,7 +164,7 @@ marked() { "$OFFLOAD" run --library "$FILES/mark.so" "$@"; }
 }
 
 @test "when offload itself is killed the program is ended too" {
-  "$OFFLOAD" run --library "$FILES/mark.so" -- sh -c 'echo $$ >"$FILES/child"; while :; do sleep 0.05; done' 3>&- &
+  "$OFFLOAD" run --library "$FILES/liboffload-mark.so" -- sh -c 'echo $$ >"$FILES/child"; while :; do sleep 0.05; done' 3>&- &
   pid=$!
   for _ in $(seq 200); do [ -s "$FILES/child" ] && break; sleep 0.05; done
   child=$(cat "$FILES/child")
@@ -201,11 +231,12 @@ patched() {
 }
 
 @test "a library that the dynamic linker refuses is noticed in the running program" {
-  echo "no library" >"$FILES/broken.so"
-  run "$OFFLOAD" run --library "$FILES/broken.so" -- sleep 1
+  cp "$FILES/liboffload-mark.so" "$FILES/liboffload-broken.so" # for another kind of processor
+  printf '\363' | dd of="$FILES/liboffload-broken.so" bs=1 seek=18 conv=notrunc status=none
+  run "$OFFLOAD" run --library "$FILES/liboffload-broken.so" -- sleep 1
   [ "$status" -eq 0 ]
   [[ $output == *"NOT loaded in sleep: it runs without"* ]]
-  run "$OFFLOAD" run --require --library "$FILES/broken.so" -- sleep 20
+  run "$OFFLOAD" run --require --library "$FILES/liboffload-broken.so" -- sleep 20
   [ "$status" -eq 2 ]
   [[ $output == *"stopped, as --require asks"* ]]
 }
