@@ -54,11 +54,6 @@ static void forget_context(CUcontext context) {
   forget_functions();
 }
 
-CUresult hook_cuCtxDestroy_v2(CUcontext context) {
-  forget_context(context);
-  return hook_pass(cuCtxDestroy_v2, (context));
-}
-
 static bool primary_active(CUdevice device) {
   unsigned flags;
   int active = 0;
@@ -75,6 +70,24 @@ static CUcontext primary_context(CUdevice device) {
     return NULL;
   (void)driver.cuDevicePrimaryCtxRelease_v2(device);
   return context;
+}
+
+/* Its memory has to be given back before the context goes, so whether the driver will let it go is
+   asked first: it refuses primary contexts, and what isn't a context can't be made current. */
+static bool may_destroy(CUcontext context) {
+  CUdevice device = 0;
+  CUcontext popped;
+  if (!context || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    return false;
+  const bool known = driver.cuCtxGetDevice(&device) == CUDA_SUCCESS;
+  (void)driver.cuCtxPopCurrent_v2(&popped);
+  return known && primary_context(device) != context;
+}
+
+CUresult hook_cuCtxDestroy_v2(CUcontext context) {
+  if (process_started_here() && may_destroy(context))
+    forget_context(context);
+  return hook_pass(cuCtxDestroy_v2, (context));
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {

@@ -145,6 +145,15 @@ END
   lives 'init 0,range yes,reset 0,init 0,range yes,copy 0 0 equal,free 0' init range reset init range copy free
 }
 
+@test "a refused destruction of the primary context leaves its ranges as they were" {
+  lives 'init 0,range yes,destroy refused,copy 0 0 equal,bounds 0 base 4194304,free 0' init range destroy copy bounds free
+}
+
+@test "with a context of the program's own its ranges go, and a new one can have ranges again" {
+  lives 'init 0,create 0,range yes,destroy done,free 1,create 0,range yes,copy 0 0 equal,destroy done' \
+    init create range destroy free create range copy destroy
+}
+
 @test "a child forked before CUDA starts fresh" {
   lives 'init 0,range yes,free 0,child ended' fork init range free
   [ "$(jq .totals.ranges report.json)" -eq 1 ]

@@ -105,7 +105,14 @@ static void run(int count, char **words) {
       printf("ipc %s\n", cuIpcGetMemHandle(&handle, kept) ? "refused" : "given");
     } else if (!strcmp(word, "reset"))
       printf("reset %d\n", (int)cuDevicePrimaryCtxReset(0));
-    else if (!strcmp(word, "fork")) {
+    else if (!strcmp(word, "destroy")) {
+      CUcontext context = NULL;
+      (void)cuCtxGetCurrent(&context);
+      printf("destroy %s\n", cuCtxDestroy(context) ? "refused" : "done");
+    } else if (!strcmp(word, "create")) {
+      CUcontext context;
+      printf("create %d\n", (int)cuCtxCreate(&context, NULL, 0, 0));
+    } else if (!strcmp(word, "fork")) {
       in_child(count - i - 1, words + i + 1);
       return;
     } else if (!strcmp(word, "fork-then")) { /* the child does the rest, and then the parent too */
