@@ -13,11 +13,17 @@ READ_FLAGS := $(CFLAGS_ALL) $(CUDA_INC) -Itests/gpusim -fopenmp -DLEVEL=1 -DRUNT
   $(if $(ARM),,-mavx2 -mfma -mavx512f)
 
 ## check: compilers' warnings, formatting, static analysis, exported symbols, glibc versions, rules of the shim
-.PHONY: check check-gcc check-clang check-objects check-format check-tidy check-cppcheck check-shell check-linked check-rules
-check:
+.PHONY: check check-listed check-gcc check-clang check-objects check-format check-tidy check-cppcheck check-shell check-linked check-rules
+check: check-listed
 	@status=0; for part in gcc clang format shell linked rules cppcheck tidy; do \
 	  $(MAKE) --no-print-directory -s check-$$part >$(CHECK)-$$part.log 2>&1 && sed -n '$$p' $(CHECK)-$$part.log \
 	    || { status=1; echo "check-$$part FAILED:"; grep -v '^make' $(CHECK)-$$part.log | tail -n 40; }; done; exit $$status
+
+# Without a list every check would be content with nothing.
+check-listed:
+	@[ '$(words $(C_FILES))' -gt 0 ] || \
+	  { echo 'git lists no files here, so there is nothing to check: run it in a git checkout; in one of another user first'; \
+	    echo "  git config --global --add safe.directory '$(CURDIR)'"; exit 1; }
 
 # Built in full by gcc; by clang every object, in a folder of its own, and the tests' C files read. A loop that clang doesn't
 # vectorise though gcc does is no fault of the code (-Wno-pass-failed).
@@ -26,27 +32,27 @@ check-gcc:
 	@$(MAKE) --no-print-directory -s -j2 all
 	@echo 'gcc: everything builds without a warning'
 check-objects: $(SHIM_OBJS) $(POLICY_OBJS) $(ADAM_OBJS) $(GPUSIM_OBJECTS) $(GPUSIM_RUNTIME_OBJECTS) $(GPU_PROBE_OBJECTS)
-check-clang:
+check-clang: check-listed
 	@$(MAKE) --no-print-directory -s -j2 CC=clang OPT='$(OPT) -Wno-pass-failed' B=$(CHECK)/clang CUDA_HOME=$(CUDA_HOME) check-objects
 	@printf '%s\n' $(filter tests/%.c,$(C_FILES)) | \
 	  xargs -P 2 -n 8 clang $(READ_FLAGS) -I$(CHECK)/clang/gen -fsyntax-only
 	@echo 'clang: every C file compiles without a warning'
 
-check-format:
+check-format: check-listed
 	@clang-format --dry-run -Werror $(FORMATTED) || { echo 'run clang-format -i on these files'; exit 1; }
 	@echo 'clang-format: $(words $(FORMATTED)) files'
 
-check-tidy:
+check-tidy: check-listed
 	@tests/check/tidy $(CHECK)/tidy $(READ_FLAGS) -- $(C_FILES)
 
-check-cppcheck:
+check-cppcheck: check-listed
 	@mkdir -p $(CHECK)/cppcheck
 	@cppcheck --quiet -j 2 --cppcheck-build-dir=$(CHECK)/cppcheck --std=c11 --enable=warning,portability \
 	  --suppressions-list=tests/check/cppcheck.txt --inline-suppr --error-exitcode=1 -I. $(C_FILES) || \
 	  { echo 'mend the code, or suppress with the reason in tests/check/cppcheck.txt'; exit 1; }
 	@echo 'cppcheck: $(words $(C_FILES)) files'
 
-check-shell:
+check-shell: check-listed
 	@# SC2154, SC2034: names that `load` brings into a test file, or that a helper sets for it
 	@shellcheck -S warning -e SC2154,SC2034 $(SHELL_FILES)
 	@echo 'shellcheck: $(words $(SHELL_FILES)) files'

@@ -5,8 +5,11 @@ $(B)/gen/kernels_ptx.h: shim/kernels.ptx shim/kernels.mk
 	  sed -e 's|//.*||' -e '/^[[:space:]]*$$/d' -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/    "/' -e 's/$$/\\n"/' $<; \
 	  echo '    ;'; } > $@.tmp && mv $@.tmp $@
 
-## check-kernels: assemble our PTX for every architecture that the toolkit's ptxas knows
+## check-kernels: assemble our PTX for every architecture that the toolkit compiles for
+# nvcc's list: ptxas's help also names architectures that it no longer knows.
 .PHONY: check-kernels
 check-kernels:
-	@for arch in $$($(CUDA_HOME)/bin/ptxas --help | grep -o 'sm_[0-9]\+' | sort -u); do \
-	  $(CUDA_HOME)/bin/ptxas -arch=$$arch -o /dev/null shim/kernels.ptx && echo "$$arch: assembled" || exit 1; done
+	@architectures=$$('$(NVCC)' --list-gpu-code | grep '^sm_'); \
+	  [ -n "$$architectures" ] || { echo '$(NVCC) --list-gpu-code names no architecture: set CUDA_HOME to a CUDA toolkit'; exit 1; }; \
+	  for arch in $$architectures; do \
+	  '$(CUDA_HOME)/bin/ptxas' -arch=$$arch -o /dev/null shim/kernels.ptx && echo "$$arch: assembled" || exit 1; done

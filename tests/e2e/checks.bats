@@ -69,3 +69,39 @@ C
   printf 'ok 1 - it works # skip no reason\n1..1\n' >"$copy/build/test/one.tap"
   refused 'skipped' python3 "$copy/tests/check/claims.py"
 }
+
+@test "a checkout whose files git doesn't list fails the checks with the remedy, instead of checking nothing" {
+  export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TEST_ASSUME_DIFFERENT_OWNER=1
+  for part in check check-format check-tidy check-cppcheck check-shell check-clang; do
+    refused "git config --global --add safe.directory '$ROOT'" make -s -C "$ROOT" $part
+  done
+}
+
+# installed PREFIX: what is built goes there, without being built again.
+installed() {
+  run make -s -C "$ROOT" B="$BUILD" -o "$BUILD/liboffload.so" -o "$BUILD/liboffload-adam.so" -o "$BUILD/offload" install "PREFIX=$1" "DESTDIR=${2-}"
+  echo "$output"
+  [ "$status" -eq 0 ]
+  cmp "$BUILD/liboffload.so" "${2-}$1/lib/liboffload.so"
+  cmp "$BUILD/liboffload-adam.so" "${2-}$1/lib/liboffload-adam.so"
+  cmp "$BUILD/offload" "${2-}$1/bin/offload"
+}
+
+@test "an installation goes under PREFIX and DESTDIR, also when they have blanks, and says how to use it" {
+  installed "$BATS_TEST_TMPDIR/plain"
+  [[ $output == *"LD_PRELOAD=$BATS_TEST_TMPDIR/plain/lib/liboffload.so PROGRAM"* ]]
+  installed "$BATS_TEST_TMPDIR/with blank"
+  [[ $output == *"ln -s '$BATS_TEST_TMPDIR/with blank/lib' /tmp/offload"* ]]
+  installed /usr/local "$BATS_TEST_TMPDIR/staged here"
+}
+
+@test "the GPU kernels assemble for every architecture of the toolkit, and a toolkit that names none is told" {
+  run make -s -C "$ROOT" check-kernels
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [[ $output == *"sm_80: assembled"*"sm_90: assembled"* ]]
+  mkdir -p "$BATS_TEST_TMPDIR/toolkit/bin"
+  printf '#!/bin/sh\n' >"$BATS_TEST_TMPDIR/toolkit/bin/nvcc"
+  chmod +x "$BATS_TEST_TMPDIR/toolkit/bin/nvcc"
+  refused 'names no architecture: set CUDA_HOME' make -s -C "$ROOT" CUDA_HOME="$BATS_TEST_TMPDIR/toolkit" check-kernels
+}
