@@ -4,11 +4,11 @@
    nothing of CUDA. Everything is fp32 in memory. The gradient, the moments and the update of a job
    never overlap; starts need only the alignment of a float. Denormals, infinities and NaN are
    results like any other: round to nearest, no flushing, and a NaN is always stored as 0x7fffffff,
-   the GPU's own (facts: x86 would keep payloads).
+   the GPU's own (x86 would keep payloads).
 
-   Formulas: shared/facts/exact/adam_formulas.c, read out of PyTorch's wheels. With G the gradient
-   (negated for maximize, L2 decay already added), f() one rounding to float, everything inside f()
-   double:
+   Formulas: PyTorch's fused_adam_utils.cuh, and the roundings that the machine code of its wheels
+   has (which products and sums were fused). With G the gradient (negated for maximize, L2 decay
+   already added), f() one rounding to float, everything inside f() double:
 
      generation OLD, DOUBLE   M = f(fma(m, b1, (1-b1)*G))       V = f(fma(v, b2, ((1-b2)*G)*G))
                               u = (ss*M) / f((double)(sqrtf(V)/s2) + eps)

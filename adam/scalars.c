@@ -1,6 +1,5 @@
-/* Bias corrections and step size, with the roundings of each generation (facts: adam_formulas.c,
-   adam_prepare). The device's powf is not libm's: a caller that has proof of another power asks for
-   its neighbours by `nudge`. */
+/* Bias corrections and step size, with the roundings of each generation (adam.h). The device's powf is
+   not libm's: a caller that has proof of another power asks for its neighbours by `nudge`. */
 #include "scalars.h"
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
    to the root), MemAvailable, OFFLOAD_HOST_MEMORY and, for pages that this process locks or
    registers itself, the locked-memory limit (RLIMIT_MEMLOCK, unless CAP_IPC_LOCK). Pages that the
    driver makes are not charged to that limit (containers with 64 KiB of it pin gigabytes through
-   the driver every day), so it must not bound them: shared/facts/pitfalls.md 31. */
+   the driver every day), so it must not bound them. */
 #ifndef OFFLOAD_BUDGET_H
 #define OFFLOAD_BUDGET_H
 #include "config.h"

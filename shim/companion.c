@@ -1,6 +1,6 @@
 /* Loading of the companion object. RTLD_LOCAL and RTLD_DEEPBIND: an OpenMP runtime that the program
-   loaded globally must not capture its calls (facts: it would answer with a team of one). Sanitizer
-   runtimes refuse RTLD_DEEPBIND. */
+   loaded globally must not capture its calls (it would answer with a team of one).
+   Sanitizer runtimes refuse RTLD_DEEPBIND. */
 #define _GNU_SOURCE
 #include "companion.h"
 #include <dlfcn.h>

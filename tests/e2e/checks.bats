@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # The guards of the build (tests/check): the library passes, and each guard refuses what breaks its rule.
+bats_require_minimum_version 1.5.0
 load ../lib/e2e
 
 GUARDS=$ROOT/tests/check
@@ -104,4 +105,9 @@ installed() {
   printf '#!/bin/sh\n' >"$BATS_TEST_TMPDIR/toolkit/bin/nvcc"
   chmod +x "$BATS_TEST_TMPDIR/toolkit/bin/nvcc"
   refused 'names no architecture: set CUDA_HOME' make -s -C "$ROOT" CUDA_HOME="$BATS_TEST_TMPDIR/toolkit" check-kernels
+}
+
+@test "no comment and no README refers to notes that a clone does not have" {
+  run -1 grep -rnE "shared/fact[s]|fact[s]/exact|[f]acts:|kept with the project's desig[n]" "$ROOT"/{README.md,adam,policy,shim,nvme,tests,integration} \
+    --include='*.[ch]' --include='*.def' --include='*.md' --include='*.mk' --include='*.cu*' --include='*.bats' --include='*.tsv'
 }

@@ -1,4 +1,4 @@
-/* Step size and bias corrections: the roundings of each generation, said again here in the facts'
+/* Step size and bias corrections: the roundings of each generation, said again here in other
    words, and the nudges that the running proof asks for. */
 #include "adam_support.h"
 #include "tests/lib/tap.h"

@@ -1,5 +1,5 @@
-/* What the tests of adam/ share: the formulas said once more in their own words (facts:
-   adam_formulas.c, read out of PyTorch's wheels), hostile numbers, and every table of kernels that
+/* What the tests of adam/ share: the formulas said once more in their own words (from the
+   machine code of PyTorch's wheels), hostile numbers, and every table of kernels that
    this machine can run. */
 #ifndef ADAM_SUPPORT_H
 #define ADAM_SUPPORT_H

@@ -1,6 +1,6 @@
 /* The reference and every variant against PyTorch's own machine code: hashes of the results that
-   the kernels of the wheels (torch 2.10.0, 2.11.0) give on these inputs, from
-   facts/exact/adam_formulas.c, where the SASS was run as C. Only the fp32 cases that are candidates
+   the kernels of the wheels (torch 2.10.0, 2.11.0) give on these inputs, computed from their machine
+   code, which was said again as C instruction by instruction. Only the fp32 cases that are candidates
    here: no amsgrad, and not L2 decay as 2.11+ compiled it for sm_75 to sm_90, which fuses by unroll
    slot. */
 #include "adam_support.h"
@@ -39,7 +39,7 @@ static double uniform(uint64_t *state) {
   return (double)(random_bits(state) & 0xfffffffffull) / 68719476736.0;
 }
 
-/* The inputs of round r, as the facts' self-test draws them. */
+/* The inputs of round r, as they were drawn for the hashes. */
 static void draw(size_t number, int r, struct adam_hyper *hyper, float *step) {
   static const float steps[ROUNDS] = {1, 2, 137, 100000};
   static const double beta2[ROUNDS] = {0.999, 0.95, 0.999, 0.98};
