@@ -76,8 +76,10 @@ struct adam_api {
   uint32_t abi;
   const char *version;
 
-  /* A team of `threads` OpenMP threads (1 or more) on the CPUs this thread may run on. NULL with a
-     sentence in `error` when the ISA is not to be had here or there is no memory. */
+  /* A team of `threads` OpenMP threads (1 or more) on the CPUs this thread may run on; made by the
+     thread that will do its steps. Where so many can't be started it has fewer, with a sentence in
+     `error` that is otherwise left as it was. NULL with a sentence in `error` when the ISA is not
+     to be had here or there is no memory. */
   struct adam_team *(*team_create)(int threads, enum adam_isa isa, char *error, size_t error_bytes);
   void (*team_destroy)(struct adam_team *);
   enum adam_isa (*team_isa)(const struct adam_team *);

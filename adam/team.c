@@ -4,11 +4,13 @@
    says how many, which kernels, and on which CPUs. Nothing of OpenMP's environment decides here:
    the number of threads is explicit, and each thread takes the CPUs that the creator of the team
    was allowed, whatever OMP_PROC_BIND or OMP_PLACES would have it do. Should the runtime give fewer
-   threads than asked for (OMP_THREAD_LIMIT), the ranges follow what it gave. */
+   threads than asked for (OMP_THREAD_LIMIT), the ranges follow what it gave. They are all started
+   when the team is made, which finds out before how many can be (threads.h). */
 #define _GNU_SOURCE /* cpu_set_t */
 #include "team.h"
 #include "float_environment.h"
 #include "isa.h"
+#include "threads.h"
 #include <errno.h>
 #include <omp.h>
 #include <sched.h>
@@ -62,6 +64,29 @@ static bool cpus_allowed(cpu_set_t **cpus, size_t *cpus_bytes) {
   return false;
 }
 
+enum adam_isa team_isa(const struct adam_team *team) {
+  return team->isa;
+}
+
+int team_threads(const struct adam_team *team) {
+  return team->threads;
+}
+
+/* This thread's own settings, not the process's: OMP_DYNAMIC may not shrink the team,
+   OMP_MAX_ACTIVE_LEVELS=0 not forbid it. */
+static void allow_threads(void) {
+  omp_set_dynamic(0);
+  if (omp_get_max_active_levels() < 1)
+    omp_set_max_active_levels(1);
+}
+
+/* Now, so that no step can meet a limit of processes; and from under the places of the runtime. */
+__attribute__((no_sanitize("thread"))) static void start_threads(struct adam_team *team) {
+  allow_threads();
+#pragma omp parallel num_threads(team->threads) default(none) shared(team)
+  sched_setaffinity(0, team->cpus_bytes, team->cpus);
+}
+
 struct adam_team *team_create(int threads, enum adam_isa isa, char *error, size_t error_bytes) {
   enum adam_isa chosen = ADAM_ISA_SCALAR;
   if (threads < 1 || threads > THREADS_MOST) {
@@ -81,8 +106,10 @@ struct adam_team *team_create(int threads, enum adam_isa isa, char *error, size_
   }
   team->kernels = kernels;
   team->isa = chosen;
-  team->threads = threads;
+  team->threads = threads_to_be_had(threads, team->cpus, team->cpus_bytes, error, error_bytes);
   team->id = atomic_fetch_add_explicit(&teams_created, 1, memory_order_relaxed) + 1;
+  if (team->threads > 1)
+    start_threads(team);
   return team;
 }
 
@@ -90,14 +117,6 @@ void team_destroy(struct adam_team *team) {
   if (team)
     CPU_FREE(team->cpus);
   free(team);
-}
-
-enum adam_isa team_isa(const struct adam_team *team) {
-  return team->isa;
-}
-
-int team_threads(const struct adam_team *team) {
-  return team->threads;
 }
 
 void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
@@ -164,11 +183,7 @@ void team_step(struct adam_team *team, const struct adam_job *job) {
     do_range(team, job, &constants, 0, 1);
     return;
   }
-  /* This thread's own settings, not the process's: OMP_DYNAMIC may not shrink the team,
-     OMP_MAX_ACTIVE_LEVELS=0 not forbid it. */
-  omp_set_dynamic(0);
-  if (omp_get_max_active_levels() < 1)
-    omp_set_max_active_levels(1);
+  allow_threads();
   atomic_fetch_add_explicit(&team->begun, 1, memory_order_release);
   run_team(team, job, &constants);
   atomic_load_explicit(&team->ended, memory_order_acquire);

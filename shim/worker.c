@@ -250,6 +250,8 @@ struct worker *worker_start(const struct adam_api *api, const struct config *con
     pthread_cond_wait(&worker->changed, &worker->lock);
   const bool teamed = worker->team != NULL;
   pthread_mutex_unlock(&worker->lock);
+  if (teamed && worker->why[0])
+    report_reason("%s", worker->why); /* fewer threads than asked for */
   if (teamed)
     return worker;
   snprintf(why, why_bytes, "%s", worker->why);

@@ -118,6 +118,35 @@ static bool binding_variables(void) {
   return plain();
 }
 
+/* Each would have the runtime end the process at its first thread. */
+static bool has_threads(const char *name, const char *value, int threads, const char *said) {
+  char error[256] = "";
+  setenv(name, value, 1);
+  const struct adam_api *api = companion("liboffload-adam.so", binding);
+  struct adam_team *team =
+      api ? api->team_create(THREADS, ADAM_ISA_AUTO, error, sizeof error) : NULL;
+  const bool good =
+      team && api->team_threads(team) == threads && (said ? strstr(error, said) != NULL : !*error);
+  if (!good)
+    printf("# %s=%s: %s\n", name, value, error);
+  return good;
+}
+static bool stack_huge(void) {
+  return has_threads("OMP_STACKSIZE", "1000000G", 1, "OMP_STACKSIZE");
+}
+static bool stack_unreadable(void) {
+  return has_threads("GOMP_STACKSIZE", "lots", 1, "GOMP_STACKSIZE=lots");
+}
+static bool stack_usual(void) {
+  return has_threads("OMP_STACKSIZE", "4 m", THREADS, NULL);
+}
+static bool cpu_missing(void) {
+  char cpu[16];
+  snprintf(cpu, sizeof cpu, "%ld", sysconf(_SC_NPROCESSORS_CONF));
+  return has_threads("GOMP_CPU_AFFINITY", cpu, 1, "GOMP_CPU_AFFINITY") ||
+         has_threads("GOMP_CPU_AFFINITY", cpu, THREADS, NULL); /* refused when it was read */
+}
+
 static bool foreign_runtime(void) {
   setenv("OMP_NUM_THREADS", "1", 1);
   void *foreign = open_library("test/libforeign-gomp.so", RTLD_NOW | RTLD_GLOBAL);
@@ -171,6 +200,11 @@ int main(void) {
   tap_ok(in_child(one_thread_variables),
          "OMP_NUM_THREADS=1, OMP_DYNAMIC and OMP_MAX_ACTIVE_LEVELS=0 don't make the team smaller");
   tap_ok(in_child(binding_variables), "OMP_PROC_BIND and OMP_PLACES don't tie the team to a CPU");
+  tap_ok(in_child(stack_huge),
+         "with a stack that can't be had the team has one thread and says so");
+  tap_ok(in_child(stack_unreadable), "so it has with a stack size that can't be read");
+  tap_ok(in_child(stack_usual), "with OMP_STACKSIZE=4 m the team has all its threads");
+  tap_ok(in_child(cpu_missing), "GOMP_CPU_AFFINITY with a CPU that isn't there ends nothing");
   if (deep)
     tap_ok(in_child(foreign_runtime),
            "a foreign OpenMP runtime loaded globally, with OMP_NUM_THREADS=1, isn't called");

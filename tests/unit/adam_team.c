@@ -5,9 +5,13 @@
 #include "adam_support.h"
 #include "tests/lib/tap.h"
 #include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #if defined __x86_64__
 #include <xmmintrin.h>
 #endif
@@ -57,6 +61,57 @@ static size_t threads_of_process(void) {
   if (tasks)
     closedir(tasks);
   return count;
+}
+
+/* A limit of processes, which root isn't held to: for the team's probe and for its runtime. */
+static size_t threads_most = SIZE_MAX;
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                   void *argument) {
+  static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (!real)
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+  return threads_of_process() < threads_most ? real(thread, attributes, start, argument) : EAGAIN;
+}
+
+/* In a child that has no team yet. */
+static bool works_under_limit(void) {
+  char error[256] = "";
+  threads_most = threads_of_process() + 4;
+  struct adam_team *team = team_create(8, ADAM_ISA_AUTO, error, sizeof error);
+  if (!team || team_threads(team) != 3 || !strstr(error, "ulimit -u"))
+    return false;
+  threads_most = 0; /* its threads are there already */
+  const struct adam_job job = job_of(ADAM_FLOAT, MOST);
+  prepare(&job, 11);
+  team_step(team, &job);
+  return as_expected() && threads_of_process() >= 3;
+}
+
+static bool works_without_any(void) {
+  char error[256] = "";
+  threads_most = 0;
+  struct adam_team *team = team_create(8, ADAM_ISA_AUTO, error, sizeof error);
+  const struct adam_job job = job_of(ADAM_FLOAT, MOST);
+  prepare(&job, 12);
+  if (team)
+    team_step(team, &job);
+  return team && team_threads(team) == 1 && *error && as_expected();
+}
+
+static void test_limits(void) {
+  bool (*const cases[])(void) = {works_under_limit, works_without_any};
+  bool good[2] = {false, false};
+  fflush(stdout);
+  for (size_t i = 0; i < 2; i++) {
+    int status = 1;
+    const pid_t child = fork();
+    if (!child)
+      _exit(cases[i]() ? 0 : 2);
+    good[i] = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+  }
+  tap_ok(good[0], "where 4 more threads can be started a team of 8 has 3, says so, and works");
+  tap_ok(good[1], "where no thread can be started a team has one, says so, and works");
 }
 
 static void test_splitting(void) {
@@ -170,6 +225,7 @@ static void test_refusals(void) {
 }
 
 int main(void) {
+  test_limits(); /* first: a child of a process with a team has none */
   test_splitting();
   test_modes();
   test_places();
