@@ -324,6 +324,19 @@ bool ring_prepare(struct ring *ring, const struct config *config, const struct a
   return ring->prepared;
 }
 
+bool ring_taken(const struct ring *ring, CUstream stream) {
+  const bool same =
+      ring->last_stream == stream &&
+      (stream != CU_STREAM_PER_THREAD || pthread_equal(ring->last_thread, pthread_self()));
+  return ring->last_done && !same && driver.cuEventQuery(ring->last_done) != CUDA_SUCCESS;
+}
+
+void ring_took(struct ring *ring, CUstream stream, CUevent done) {
+  ring->last_stream = stream;
+  ring->last_thread = pthread_self();
+  ring->last_done = done;
+}
+
 struct ring_slot *ring_next(struct ring *ring) {
   struct ring_slot *slot = &ring->slots[ring->next_slot];
   ring->next_slot = (ring->next_slot + 1) % ring->slot_count;

@@ -11,12 +11,13 @@
 
    Slots are used in turn by both modes; `down` and `up` events say when a slot's last use left the
    side streams. All launches of a context share the two side streams, so a second program stream
-   that steps waits for the first: exact, and rare. Everything here is under the enqueue lock. */
+   takes them only when the first's last step is done. Everything here is under the enqueue lock. */
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
 #include "driver.h"
 #include "recognise.h"
 #include "worker.h"
+#include <pthread.h>
 
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
@@ -67,6 +68,12 @@ struct ring {
   CUevent begin, down_last, up_last;
   bool down_used; /* down_last was recorded */
 
+  /* The last step that went through the ring: the program stream it came from (with the thread, of a
+     per-thread stream), and the event behind its last use of the side streams. */
+  CUstream last_stream;
+  pthread_t last_thread;
+  CUevent last_done; /* NULL before the first */
+
   unsigned slot_count, next_slot;
   size_t slot_elements; /* a multiple of CHUNK_ELEMENTS */
   struct ring_slot slots[RING_SLOTS];
@@ -104,6 +111,12 @@ size_t ring_bytes(unsigned slots, size_t elements);
 /* The largest shape within `bytes`: more slots than two only where each still holds several chunks.
    False when even two slots of a chunk don't fit. */
 bool ring_shape(size_t bytes, unsigned *slots, size_t *elements);
+
+/* Whether a step of `stream` would wait in the side streams behind another program stream's, which
+   may itself wait for something that only comes after this one. */
+bool ring_taken(const struct ring *, CUstream stream);
+/* A step of `stream` went through the ring, `done` is recorded behind it. */
+void ring_took(struct ring *, CUstream stream, CUevent done);
 
 /* The slot to use next. */
 struct ring_slot *ring_next(struct ring *);

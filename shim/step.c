@@ -243,6 +243,9 @@ static CUresult carry_out(struct plan *plan) {
     return launch_direct(plan, "");
   if (!staged(plan, &why))
     return launch_direct(plan, why);
+  if (ring_taken(plan->ring, plan->stream))
+    return launch_direct(plan, "steps of several streams at once: the later one is left to the "
+                               "program's kernel");
   cut_runs(plan);
   const bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
   if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))

@@ -185,6 +185,7 @@ static CUresult enqueue_tail(struct cpu_step *step) {
   PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(proof->device_verdict, proof->verdict,
                                              sizeof *proof->verdict, ring->up));
   PLAN_TRY(plan, driver.cuEventRecord(ring->up_last, ring->up));
+  ring_took(ring, plan->stream, ring->up_last);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->up_last, 0));
   PLAN_TRY(plan, plan_launch(plan, plan->ours_metadata, plan->ours,
                              (const float *)(uintptr_t)proof->device_verdict));

@@ -65,6 +65,7 @@ CUresult step_stream(struct plan *plan) {
       return result;
   PLAN_TRY(plan, driver.cuEventRecord(ring->down_last, ring->down));
   ring->down_used = true;
+  ring_took(ring, plan->stream, ring->down_last);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->down_last, 0));
   report_add(elements_stream, plan->ours_elements);
   if (plan->function->row)

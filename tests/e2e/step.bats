@@ -88,8 +88,21 @@ why() { report '.functions[0].why'; }
   both 25544_float-adam packed=1
 }
 
-@test "several parameter groups with their own learning rates, on two program streams" {
-  GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 streams=2 steps=6
+@test "several parameter groups with their own learning rates" {
+  GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 steps=6
+}
+
+@test "two program streams step in turn: the CPU takes each step that finds the other stream's done" {
+  both 25544_float-adamw groups=3 streams=2 steps=6 sync=1
+  expect '.functions[0].launches_direct <= 3 and .functions[0].launches_cpu >= 15' "only the first step is direct"
+  GPUSIM_DELAY_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw groups=3 streams=2 steps=6
+}
+
+@test "a step that waits for another stream's step, which comes after it, is no deadlock" {
+  for mode in stream cpu; do
+    OFFLOAD_STEP=$mode compare $mode 25544_float-adamw groups=2 gate=1
+  done
+  expect '.reasons | map(test("steps of several streams at once")) | any' "the reason"
 }
 
 @test "every tensor is stepped with the scalars of its own step counter" {
@@ -155,7 +168,7 @@ why() { report '.functions[0].why'; }
 }
 
 @test "a parameter group with several refused launches in flight ends with the right numbers" {
-  OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=8 steps=5 groups=3 streams=2
+  OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=8 steps=5 groups=3
   expect '.totals.refusals > 1' "several refusals"
 }
 

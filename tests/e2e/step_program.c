@@ -16,6 +16,8 @@
      first_step=1     the first step's number
      own_steps=0      1: every tensor has a step number of its own
      sync=0           1: synchronise after every step and print hashes then
+     gate=0           1: after the steps, one more on a stream that waits for a word which the host writes only when a
+                      second stream has done its own step, on tensors of its own
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
      copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
@@ -213,6 +215,25 @@ static void step_group(CUfunction function, const struct layout *layout, size_t 
   free(metadata);
 }
 
+/* A step of the first half waits on its stream for a word that the host writes when the other half's
+   step, on another stream, is done. */
+static void step_gated(CUfunction function, const struct layout *layout, struct scalars *s,
+                       CUstream gated) {
+  CUstream free_one;
+  void *memory;
+  CU(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
+  CU(cuMemHostAlloc(&memory, 64, 0));
+  volatile uint32_t *word = memory;
+  *word = 0;
+  CU(cuCtxSynchronize());
+  CU(cuStreamWaitValue32(gated, (CUdeviceptr)(uintptr_t)memory, 1, CU_STREAM_WAIT_VALUE_EQ));
+  step_group(function, layout, 0, tensor_count / 2, s, gated);
+  step_group(function, layout, tensor_count / 2, tensor_count, s, free_one);
+  CU(cuStreamSynchronize(free_one));
+  *word = 1;
+  CU(cuCtxSynchronize());
+}
+
 /* The fused Adam kernel of a PTX file: its name is in there. */
 static char *kernel_name(const char *ptx, size_t *metadata_bytes) {
   const char *at = strstr(ptx, ".entry _ZN2at6native");
@@ -332,6 +353,8 @@ int main(int count, char **list) {
     if (option("sync", 0) != 0)
       print_hashes(step);
   }
+  if (option("gate", 0) != 0)
+    step_gated(function, layout, &s, streams[0]);
   print_hashes(steps);
   for (int i = 0; i < LISTS; i++)
     CU(cuMemFree(arrays[i]));
