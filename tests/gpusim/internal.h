@@ -42,6 +42,9 @@ uint8_t *gpusim_backing(uintptr_t address);
 bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr_t *high,
                           bool *writable);
 
+/* Whether the bytes at `address` are in host memory. */
+bool gpusim_memory_on_host(uintptr_t address);
+
 /* Changes whenever any mapping, access or allocation changes; interpreters drop cached bounds when
  * it moved. */
 uint64_t gpusim_memory_generation(void);
@@ -87,11 +90,19 @@ struct gpusim_global *gpusim_image_global(struct gpusim_image *, const char *nam
 struct gpusim_kernel *gpusim_image_kernels(struct gpusim_image *);
 
 /* ---- launches (ptx_run.c) ---- */
+
+/* What a launch moved and did, for the clock; bytes are those that threads asked for, as if there
+ * were no cache, but once where neighbouring lanes read one place. */
+struct gpusim_traffic {
+  uint64_t device_read, device_written, host_read, host_written, instructions;
+  bool measured; /* the engine counted */
+};
 struct gpusim_launch {
   uint32_t grid[3], block[3];
   uint32_t dynamic_shared_bytes;
   int device;
   const char *name;
+  struct gpusim_traffic *traffic; /* NULL, or where the engine tells what it did */
 };
 /* Runs all blocks of a kernel on a copy of its parameters. 0 or a CUresult that becomes sticky;
    `error` then says block, thread, address and PTX line. */

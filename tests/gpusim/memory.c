@@ -372,6 +372,14 @@ bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr
   return allowed;
 }
 
+bool gpusim_memory_on_host(uintptr_t address) {
+  gpusim_memory_lock_shared();
+  struct gpusim_block *block = (struct gpusim_block *)gpusim_table_find(&gpusim_blocks, address);
+  bool on_host = block != NULL && gpusim_block_on_host(block);
+  gpusim_memory_unlock();
+  return on_host;
+}
+
 CUresult gpusim_place_of(int device, uintptr_t low, size_t bytes, bool write,
                          enum gpusim_place *place) {
   CUresult result = CUDA_SUCCESS;

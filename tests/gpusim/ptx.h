@@ -299,7 +299,7 @@ struct ptx_run { /* active lanes [first, end) */
 struct ptx_bounds { /* a mapping seen lately: device addresses [low, high), bytes at `bytes` */
   uintptr_t low, high;
   uint8_t *bytes;
-  bool writable;
+  bool writable, on_host;
 };
 #define PTX_BOUNDS 4
 struct ptx_barrier_wait {
@@ -330,6 +330,7 @@ struct ptx_block { /* what a worker thread holds while it runs a block */
   uint32_t shared_bytes;
   uint32_t threads;
   uint64_t instructions;
+  uint64_t traffic[2][2]; /* bytes: [in host memory][written] */
   struct ptx_bounds bounds[PTX_BOUNDS];
   uint32_t next_bounds;
   uint64_t generation;

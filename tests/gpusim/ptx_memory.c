@@ -34,6 +34,7 @@ static const struct ptx_bounds *bounds_of(struct ptx_block *block, uint64_t addr
       bytes > found.high - address)
     return NULL;
   found.bytes = gpusim_backing(found.low);
+  found.on_host = gpusim_memory_on_host(found.low);
   struct ptx_bounds *slot = &block->bounds[block->next_bounds++ % PTX_BOUNDS];
   *slot = found;
   return slot;
@@ -103,8 +104,10 @@ uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32
     break;
   }
   const struct ptx_bounds *b = bounds_of(block, address, bytes);
-  if (b && (!write || b->writable))
+  if (b && (!write || b->writable)) {
+    block->traffic[b->on_host][write] += bytes;
     return b->bytes + (address - b->low);
+  }
   ptx_fail(t, i, lane, 700,
            b ? "illegal address %#llx (%u bytes): the memory is read-only for device %d"
              : "illegal address %#llx (%u bytes): no memory that device %d may access",
@@ -147,6 +150,7 @@ static bool locate_row(ARGS, const uint64_t *a, uint32_t bytes, bool write, stru
   if (!b || (write && !b->writable))
     return false;
   p->base = b->bytes + (a[first] - b->low);
+  block->traffic[b->on_host][write] += whole;
   return true;
 }
 
@@ -156,6 +160,7 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
   struct ptx_block *block = t->block;
   uint64_t low = 0, size = block->shared_bytes, outside = 0;
   uint8_t *from = block->shared;
+  uint64_t *traffic = NULL;
   if (i->space != PTX_SHARED) {
     const struct ptx_bounds *b = bounds_of(block, a[first], bytes);
     if (!b || (write && !b->writable))
@@ -163,6 +168,7 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
     low = b->low;
     size = b->high - b->low;
     from = b->bytes;
+    traffic = &block->traffic[b->on_host][write];
   }
   if (size < bytes)
     return false;
@@ -172,6 +178,8 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
     outside |= (offset > size) | (a[l] & (bytes - 1));
     p->where[l] = from + (offset > size ? 0 : offset);
   }
+  if (traffic != NULL && !outside)
+    *traffic += a[first] == a[end - 1] ? bytes : (uint64_t)(end - first) * bytes;
   return !outside;
 }
 
@@ -322,6 +330,8 @@ RACY static void copy_async(ARGS) {
       s = NULL;
     if (!d || (have && !s))
       return;
+    if (have > 2) /* its ends were counted when they were resolved */
+      t->block->traffic[bounds_of(t->block, from, 1)->on_host][false] += have - 2;
     if (have)
       memcpy(d, s, have);
     memset(d + have, 0, i->bytes - have);

@@ -17,9 +17,10 @@ struct ptx_job { /* a launch */
   uint64_t next, total; /* blocks; `next` is atomic */
   int result;           /* atomic; of the first block that failed */
   uint64_t instructions;
+  struct gpusim_traffic traffic;
   char *error;
   size_t error_bytes;
-  pthread_mutex_t lock; /* protects result, error, instructions when a worker ends */
+  pthread_mutex_t lock; /* protects result, error, instructions, traffic when a worker ends */
 };
 
 /* ---- errors ---- */
@@ -240,6 +241,10 @@ static void *work(void *argument) {
   }
   pthread_mutex_lock(&job->lock);
   job->instructions += block->instructions;
+  job->traffic.device_read += block->traffic[false][false];
+  job->traffic.device_written += block->traffic[false][true];
+  job->traffic.host_read += block->traffic[true][false];
+  job->traffic.host_written += block->traffic[true][true];
   if (block->result && !job->result) {
     __atomic_store_n(&job->result, block->result, __ATOMIC_RELAXED);
     snprintf(job->error, job->error_bytes, "%s", error);
@@ -291,5 +296,10 @@ int gpusim_kernel_run(struct gpusim_kernel *kernel, const uint8_t *parameters,
   while (running)
     pthread_join(helpers[--running], NULL);
   gpusim_count(GPUSIM_COUNT_interpreted_instructions, job.instructions);
+  if (launch->traffic != NULL) {
+    *launch->traffic = job.traffic;
+    launch->traffic->instructions = job.instructions;
+    launch->traffic->measured = true;
+  }
   return job.result;
 }

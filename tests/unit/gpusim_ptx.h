@@ -61,6 +61,10 @@ bool gpusim_memory_bounds(int device, uintptr_t address, uintptr_t *low, uintptr
   *writable = b->writable;
   return true;
 }
+bool gpusim_memory_on_host(uintptr_t address) {
+  (void)address;
+  return false;
+}
 /* Unmaps the block at `unmapped` when the generation has been asked for so often. */
 static int unmap_after;
 static uintptr_t unmapped;
