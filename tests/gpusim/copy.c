@@ -10,6 +10,7 @@
                                  wait)
 
    Both ends are checked at the call and again when the copy is carried out. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,20 +106,48 @@ static CUresult run(void *argument) {
   return CUDA_SUCCESS;
 }
 
+static void cost(void *argument, struct clock_cost *into) {
+  const struct transfer *t = argument;
+  const double bytes = (double)t->width * (double)t->height * (double)t->depth;
+  const bool to_device = t->to.place == PLACE_DEVICE, from_device = t->from.place == PLACE_DEVICE;
+  if (t->fill_bytes != 0) {
+    into->kind = CLOCK_FILL;
+    into->amount[to_device ? CLOCK_HBM : CLOCK_DOWN] = bytes;
+  } else if (to_device && from_device && t->to.device != t->from.device) {
+    into->kind = CLOCK_PEER_COPY;
+    into->amount[CLOCK_PEER] = bytes;
+  } else if (to_device && from_device) {
+    into->kind = CLOCK_DEVICE_COPY;
+    into->amount[CLOCK_HBM] = 2 * bytes; /* read and written */
+  } else if (to_device) {
+    into->kind = CLOCK_UP_COPY;
+    into->amount[CLOCK_UP] = bytes;
+  } else if (from_device) {
+    into->kind = CLOCK_DOWN_COPY;
+    into->amount[CLOCK_DOWN] = bytes;
+    into->pageable = t->to.place == PLACE_PAGEABLE;
+  } else {
+    into->kind = CLOCK_HOST_COPY;
+    into->amount[CLOCK_DRAM] = 2 * bytes;
+  }
+}
+
 static const struct operation_kind copy_kind = {.name = "copy",
                                                 .capturable = true,
                                                 .node = CU_GRAPH_NODE_TYPE_MEMCPY,
                                                 .run = run,
                                                 .drop = drop,
                                                 .touches = touches,
-                                                .describe = describe};
+                                                .describe = describe,
+                                                .cost = cost};
 static const struct operation_kind fill_kind = {.name = "fill",
                                                 .capturable = true,
                                                 .node = CU_GRAPH_NODE_TYPE_MEMSET,
                                                 .run = run,
                                                 .drop = drop,
                                                 .touches = touches,
-                                                .describe = describe};
+                                                .describe = describe,
+                                                .cost = cost};
 
 static void stage(struct transfer *t) {
   t->staged = gpusim_new(t->width * t->height * t->depth);
@@ -173,6 +202,8 @@ static CUresult transfer(struct transfer description, CUstream handle, enum timi
     if (timing == SYNCHRONOUS)
       result = gpusim_drain(stream);
     stage(&description);
+    clock_log_stage(stream->context->device,
+                    description.width * description.height * description.depth);
   }
   struct transfer *copy = gpusim_new(sizeof *copy);
   *copy = description;

@@ -38,6 +38,7 @@ enum {
 
 struct operation;
 struct hardware_queue;
+struct clock_cost;
 
 /* ---- settings.c, report.c, error.c ---- */
 /* Reads the environment once. Exits with GPUSIM_EXIT_SETTINGS on an unknown or unreadable GPUSIM_*
@@ -70,6 +71,8 @@ void gpusim_report_write(void);
 /* Raises a counter that holds a maximum. */
 void gpusim_count_peak(enum gpusim_counter, uint64_t value);
 uint64_t gpusim_counter_value(enum gpusim_counter);
+/* Sets a counter that is worked out anew. */
+void gpusim_count_set(enum gpusim_counter, uint64_t value);
 /* Zeroed memory, or the end of the process: a test can't go on without. */
 void *gpusim_new(size_t bytes);
 const char *gpusim_error_name(CUresult);
@@ -268,6 +271,7 @@ struct operation_kind {
   void (*drop)(void *argument);    /* frees the argument; NULL: nothing to free */
   bool (*touches)(void *argument, uintptr_t low, uintptr_t high); /* NULL: no memory */
   void (*describe)(void *argument, char *into, size_t bytes);     /* NULL: the name says it all */
+  void (*cost)(void *argument, struct clock_cost *); /* for the clock; NULL: takes no time */
 };
 struct dependency {
   struct CUstream_st *stream;
@@ -324,6 +328,8 @@ CUresult gpusim_submit_leave(struct CUstream_st *, const struct operation_kind *
    are no longer valid. forbids: the same, and any capture, which it invalidates. */
 CUresult gpusim_capture_refuses(struct CUstream_st *);
 CUresult gpusim_capture_forbids(struct CUstream_st *);
+/* Whether a word satisfies a value wait: CUstreamWaitValue_flags. */
+bool gpusim_value_reached(uint64_t word, uint64_t value, unsigned flags, bool wide);
 void gpusim_capture_forget(struct CUstream_st *);
 /* Makes a node of an operation submitted to a capturing stream; takes the argument over. */
 CUresult gpusim_capture_add(struct CUstream_st *, const struct operation_kind *, void *argument);

@@ -227,14 +227,26 @@ static void describe(void *argument, char *into, size_t bytes) {
     snprintf(into, bytes, "%s", payload != NULL ? payload->kind->name : "graph launch");
 }
 
-static const struct operation_kind replay_kind = {
-    .name = "graph node", .run = run, .drop = drop, .touches = touches, .describe = describe};
+/* The clock sees the node's own operation. */
+static void cost(void *argument, struct clock_cost *into) {
+  const struct gpusim_payload *payload = ((struct replay *)argument)->payload;
+  if (payload != NULL && payload->kind->cost != NULL)
+    payload->kind->cost(payload->argument, into);
+}
+
+static const struct operation_kind replay_kind = {.name = "graph node",
+                                                  .run = run,
+                                                  .drop = drop,
+                                                  .touches = touches,
+                                                  .describe = describe,
+                                                  .cost = cost};
 static const struct operation_kind replay_wait_kind = {.name = "value wait of a graph",
                                                        .run = run,
                                                        .reached = reached,
                                                        .drop = drop,
                                                        .touches = touches,
-                                                       .describe = describe};
+                                                       .describe = describe,
+                                                       .cost = cost};
 
 static CUresult submit(struct CUstream_st *stream, struct gpusim_payload *payload,
                        const struct dependency *after) {

@@ -1,6 +1,7 @@
 /* Launches: parameters are packed at the call, the kernel runs on the stream's thread. Also
    occupancy, which is simple arithmetic on a device of 2048 threads and 32 blocks per
    multiprocessor. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +14,16 @@ struct kernel_launch {
   uint8_t parameters[];
 };
 
+/* What the launch that this thread ran last moved; nothing in threads that only submit. Kept out of
+   the launch: as a graph's node it may run in several streams at once. */
+static __thread struct gpusim_traffic traffic;
+
 static CUresult run(void *argument) {
-  struct kernel_launch *launch = argument;
-  const struct gpusim_launch *shape = &launch->shape;
+  const struct kernel_launch *launch = argument;
+  struct gpusim_launch own_shape = launch->shape, *shape = &own_shape;
   char error[512] = "";
+  traffic = (struct gpusim_traffic){.measured = false};
+  shape->traffic = &traffic;
   gpusim_trace(2, "launch %s, grid %u,%u,%u, block %u,%u,%u, %u bytes shared", shape->name,
                shape->grid[0], shape->grid[1], shape->grid[2], shape->block[0], shape->block[1],
                shape->block[2], shape->dynamic_shared_bytes);
@@ -52,13 +59,28 @@ static void drop(void *argument) {
   free(argument);
 }
 
+static void cost(void *argument, struct clock_cost *into) {
+  const struct kernel_launch *launch = argument;
+  const struct gpusim_traffic *t = &traffic;
+  const uint32_t *grid = launch->shape.grid;
+  into->kind = CLOCK_KERNEL;
+  into->name = launch->shape.name;
+  into->blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+  into->measured = t->measured;
+  into->amount[CLOCK_HBM] = (double)(t->device_read + t->device_written);
+  into->amount[CLOCK_UP] = (double)t->host_read;
+  into->amount[CLOCK_DOWN] = (double)t->host_written;
+  into->amount[CLOCK_ISSUE] = (double)t->instructions;
+}
+
 static const struct operation_kind launch_kind = {.name = "launch",
                                                   .capturable = true,
                                                   .node = CU_GRAPH_NODE_TYPE_KERNEL,
                                                   .run = run,
                                                   .drop = drop,
                                                   .touches = touches,
-                                                  .describe = describe};
+                                                  .describe = describe,
+                                                  .cost = cost};
 
 /* ---- parameters ---- */
 

@@ -9,6 +9,7 @@
    Submitting is cheap however many streams there are: only the legacy stream looks at others, and
    only at those used since. Delays are a function of seed, stream and ticket, hence the same in
    every run. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -26,6 +27,7 @@ struct operation {
   uint64_t ticket;              /* place in its stream */
   struct operation *next_entry; /* in its hardware queue, while not dispatched */
   uint64_t number;              /* place in its context */
+  size_t logged;                /* the clock's entry */
   bool dispatched;
   int dependencies;
   struct dependency after[];
@@ -268,7 +270,11 @@ static void *stream_thread(void *argument) {
     gpusim_unlock();
     if (!skip)
       delay(stream->id, operation->ticket);
+    clock_log_running(operation->logged);
     CUresult result = skip ? CUDA_SUCCESS : operation->kind->run(operation->argument);
+    clock_log_running(CLOCK_NO_ENTRY);
+    if (!skip)
+      clock_log_cost(operation->logged, operation->kind, operation->argument);
     gpusim_lock();
     drop_argument(operation->kind, operation->argument);
     complete(operation, result);
@@ -297,6 +303,7 @@ static bool start_thread(struct CUstream_st *stream) {
 /* ---- submitting ---- */
 
 static void depend(struct operation *operation, struct CUstream_st *on, uint64_t ticket) {
+  clock_log_after(operation->logged, on->id, ticket);
   if (on->completed >= ticket)
     return;
   gpusim_stream_hold(on);
@@ -397,6 +404,8 @@ CUresult gpusim_submit(struct CUstream_st *stream, const struct operation_kind *
   operation->stream = stream;
   operation->kind = kind;
   operation->argument = argument;
+  operation->logged = clock_log_operation(stream);
+  clock_log_cost(operation->logged, kind, argument);
   if (after != NULL)
     depend(operation, after->stream, after->ticket);
   depend_by_legacy_rule(operation);
@@ -415,6 +424,7 @@ void gpusim_wait_ticket(struct CUstream_st *stream, uint64_t ticket) {
   gpusim_stream_hold(stream);
   while (stream->completed < ticket)
     wait_on(&stream->ended);
+  clock_log_wait(stream->id, ticket);
   gpusim_stream_drop(stream);
 }
 
@@ -428,6 +438,7 @@ void gpusim_drain_context(CUcontext context) {
   uint64_t last = context->submitted;
   while (context->first_pending != NULL && context->first_pending->number <= last)
     wait_on(&drained);
+  clock_log_wait_context(context->id);
 }
 
 /* ---- memory that is still wanted ---- */

@@ -1,5 +1,6 @@
 /* Counters, trace lines, violations and the JSON report. Counters are atomic and relaxed: they
  * order nothing. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -22,6 +23,10 @@ void gpusim_count(enum gpusim_counter counter, uint64_t add) {
 
 uint64_t gpusim_counter_value(enum gpusim_counter counter) {
   return atomic_load_explicit(&counters[counter], memory_order_relaxed);
+}
+
+void gpusim_count_set(enum gpusim_counter counter, uint64_t value) {
+  atomic_store_explicit(&counters[counter], value, memory_order_relaxed);
 }
 
 void gpusim_count_peak(enum gpusim_counter counter, uint64_t value) {
@@ -72,7 +77,10 @@ void gpusim_violation(const char *format, ...) {
 
 void gpusim_report_write(void) {
   const char *path = gpusim_settings.report;
-  if (path == NULL || reporting_process != getpid())
+  if (reporting_process != getpid())
+    return;
+  clock_report(true);
+  if (path == NULL)
     return;
   char temporary[4096];
   if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >=

@@ -1,6 +1,7 @@
 /* The switches of switches.def, read from the environment once, at the first call. A variable
    that is misspelt or out of range would silently make a test weaker, so it ends the process with
    GPUSIM_EXIT_SETTINGS instead. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <errno.h>
 #include <limits.h>
@@ -101,6 +102,8 @@ static void load(void) {
   if ((s->granularity & (s->granularity - 1)) != 0)
     gpusim_settings_refuse("GPUSIM_GRANULARITY", getenv("GPUSIM_GRANULARITY"),
                            "expected a power of two");
+  check_range("GPUSIM_SCALE", (uint64_t)s->scale, 1, INT_MAX);
+  clock_profile_load();
   gpusim_odd_configure();
   gpusim_calls_configure();
 }

@@ -3,6 +3,7 @@
 
    Ids count from 1 in the order of creation; a context's legacy stream is created with the context.
    Id modulo GPUSIM_QUEUES is the hardware queue. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <stdlib.h>
 
@@ -301,14 +302,20 @@ static CUresult run_host_call(void *argument) {
   return CUDA_SUCCESS;
 }
 
+static void cost_of_host_call(void *argument, struct clock_cost *cost) {
+  (void)argument;
+  cost->kind = CLOCK_HOST_FUNCTION; /* lasts as long as the work it declares: gpusim.h */
+}
+
 static const struct operation_kind host_kind = {.name = "host function",
                                                 .capturable = true,
                                                 .node = CU_GRAPH_NODE_TYPE_HOST,
                                                 .run = run_host_call,
-                                                .drop = free};
+                                                .drop = free,
+                                                .cost = cost_of_host_call};
 
 static const struct operation_kind callback_kind = {
-    .name = "callback", .run = run_host_call, .drop = free};
+    .name = "callback", .run = run_host_call, .drop = free, .cost = cost_of_host_call};
 
 static CUresult submit_host_call(CUstream handle, const struct operation_kind *kind,
                                  struct host_call call) {

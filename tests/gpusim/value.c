@@ -1,6 +1,7 @@
 /* Value operations: a stream writes a word, or waits until a word has a value. The word may be on
    the device or in host memory the device may touch; a CPU thread may write it. A wait that isn't
    met stays at the head of its hardware queue and holds up all streams that share it. */
+#include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,20 @@ struct value_operation {
   bool wide; /* 64 bits */
 };
 
+/* Waits cyclically for >=, so that a counter may wrap around; cuda.h, CUstreamWaitValue_flags. */
+bool gpusim_value_reached(uint64_t word, uint64_t value, unsigned flags, bool wide) {
+  switch (flags & 3) {
+  case CU_STREAM_WAIT_VALUE_GEQ:
+    return wide ? (int64_t)(word - value) >= 0 : (int32_t)((uint32_t)word - (uint32_t)value) >= 0;
+  case CU_STREAM_WAIT_VALUE_EQ:
+    return word == value;
+  case CU_STREAM_WAIT_VALUE_AND:
+    return (word & value) != 0;
+  default:
+    return (wide ? ~(word | value) : (uint64_t)(uint32_t) ~(word | value)) != 0;
+  }
+}
+
 static uint64_t read_word(const struct value_operation *o) {
   /* acquire: what the writer stored before the word is seen by the operations behind the wait */
   void *at = gpusim_backing(o->address);
@@ -19,21 +34,9 @@ static uint64_t read_word(const struct value_operation *o) {
                  : __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE);
 }
 
-/* Waits cyclically for >=, so that a counter may wrap around; cuda.h, CUstreamWaitValue_flags. */
 static bool reached(void *argument) {
   const struct value_operation *o = argument;
-  uint64_t word = read_word(o);
-  switch (o->flags & 3) {
-  case CU_STREAM_WAIT_VALUE_GEQ:
-    return o->wide ? (int64_t)(word - o->value) >= 0
-                   : (int32_t)((uint32_t)word - (uint32_t)o->value) >= 0;
-  case CU_STREAM_WAIT_VALUE_EQ:
-    return word == o->value;
-  case CU_STREAM_WAIT_VALUE_AND:
-    return (word & o->value) != 0;
-  default:
-    return (o->wide ? ~(word | o->value) : (uint64_t)(uint32_t) ~(word | o->value)) != 0;
-  }
+  return gpusim_value_reached(read_word(o), o->value, o->flags, o->wide);
 }
 
 static CUresult run_wait(void *argument) {
@@ -71,6 +74,20 @@ static void describe_write(void *argument, char *into, size_t bytes) {
            (unsigned long)o->address);
 }
 
+static void cost_of_wait(void *argument, struct clock_cost *cost) {
+  const struct value_operation *o = argument;
+  *cost = (struct clock_cost){.kind = CLOCK_VALUE_WAIT,
+                              .word = o->address,
+                              .value = o->value,
+                              .relation = o->flags & 3,
+                              .wide = o->wide};
+}
+
+static void cost_of_write(void *argument, struct clock_cost *cost) {
+  cost_of_wait(argument, cost);
+  cost->kind = CLOCK_VALUE_WRITE;
+}
+
 static const struct operation_kind wait_kind = {.name = "value wait",
                                                 .capturable = true,
                                                 .node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
@@ -78,14 +95,16 @@ static const struct operation_kind wait_kind = {.name = "value wait",
                                                 .reached = reached,
                                                 .drop = free,
                                                 .touches = touches,
-                                                .describe = describe_wait};
+                                                .describe = describe_wait,
+                                                .cost = cost_of_wait};
 static const struct operation_kind write_kind = {.name = "value write",
                                                  .capturable = true,
                                                  .node = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                                                  .run = run_write,
                                                  .drop = free,
                                                  .touches = touches,
-                                                 .describe = describe_write};
+                                                 .describe = describe_write,
+                                                 .cost = cost_of_write};
 
 /* Managed memory is refused: cuda.h, "Stream Memory Operations". */
 static bool usable(int device, uintptr_t address, bool write) {
