@@ -258,7 +258,7 @@ static void test_variables(void) {
   memcpy(parameters, &out, 8);
   memcpy(parameters + 8, &in, 8);
   memcpy(parameters + 16, &n, 4);
-  struct gpusim_launch shape = {{1, 1, 1}, {64, 1, 1}, 256, 0, k->name};
+  struct gpusim_launch shape = {{1, 1, 1}, {64, 1, 1}, 256, 0, k->name, NULL};
   int code = gpusim_kernel_run(k, parameters, &shape, launch_error, sizeof launch_error);
   for (int i = 0; i < n; i++)
     wrong +=

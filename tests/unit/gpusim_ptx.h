@@ -112,7 +112,7 @@ static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads,
   uint8_t *packed = calloc(1, kernel->parameter_bytes + 1u);
   for (int i = 0; i < count; i++)
     memcpy(packed + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);
-  struct gpusim_launch shape = {{grid, 1, 1}, {threads, 1, 1}, 0, 0, kernel->name};
+  struct gpusim_launch shape = {{grid, 1, 1}, {threads, 1, 1}, 0, 0, kernel->name, NULL};
   launch_error[0] = 0;
   int result = gpusim_kernel_run(kernel, packed, &shape, launch_error, sizeof launch_error);
   free(packed);
