@@ -674,6 +674,41 @@ static void test_long_name(void) {
   free(ptx);
 }
 
+/* 64 threads: one word that all read, a word each read, two words each written, an atomic each, 16 bytes each by
+ * cp.async; shared memory doesn't count. */
+static void test_traffic(void) {
+  static const char ptx[] =
+      ".version 7.0\n.target sm_80\n.address_size 64\n"
+      ".visible .entry moving(.param .u64 to, .param .u64 from)\n{\n"
+      " .reg .b64 %rd<6>;\n .reg .b32 %r<8>;\n .shared .align 16 .b8 tile[1024];\n"
+      " ld.param.u64 %rd0, [to];\n ld.param.u64 %rd1, [from];\n mov.u32 %r0, %tid.x;\n"
+      " ld.global.u32 %r1, [%rd1];\n"
+      " mul.wide.u32 %rd2, %r0, 4;\n add.u64 %rd3, %rd1, %rd2;\n ld.global.u32 %r2, [%rd3];\n"
+      " mul.wide.u32 %rd4, %r0, 8;\n add.u64 %rd4, %rd0, %rd4;\n"
+      " st.global.v2.u32 [%rd4], {%r1, %r2};\n red.global.add.u32 [%rd0], 1;\n"
+      " mul.wide.u32 %rd5, %r0, 16;\n add.u64 %rd3, %rd1, %rd5;\n"
+      " mov.u32 %r3, tile;\n shl.b32 %r4, %r0, 4;\n add.u32 %r3, %r3, %r4;\n"
+      " cp.async.ca.shared.global [%r3], [%rd3], 16;\n cp.async.wait_all;\n"
+      " ld.shared.u32 %r5, [%r3];\n st.shared.u32 [%r3], %r5;\n ret;\n}\n";
+  int error;
+  struct gpusim_image *image = gpusim_image_load(ptx, &error);
+  struct gpusim_kernel *k = image ? gpusim_image_kernel(image, "moving") : NULL;
+  uintptr_t arguments[2] = {ints(256), ints(256)};
+  struct gpusim_traffic moved = {0};
+  struct gpusim_launch shape = {{2, 1, 1}, {64, 1, 1}, 0, 0, "moving", &moved};
+  int code = -1;
+  if (k)
+    code = gpusim_kernel_run(k, (uint8_t *)arguments, &shape, launch_error, sizeof launch_error);
+  if (!tap_ok(!code && moved.measured && moved.instructions > 0 &&
+                  moved.device_read == 2 * (4 + 64 * 4 + 64 * 16) &&
+                  moved.device_written == 2 * (64 * 8 + 64 * 4) &&
+                  moved.host_read + moved.host_written == 0,
+              "a launch tells what it read and wrote, once what all lanes read"))
+    printf("# %d %s: %llu read, %llu written\n", code, code ? launch_error : "",
+           (unsigned long long)moved.device_read, (unsigned long long)moved.device_written);
+  gpusim_image_free(image);
+}
+
 int main(void) {
   int error;
   programs = image_named("programs.ptx", &error);
@@ -686,7 +721,8 @@ int main(void) {
       test_axpy,           test_adam,     test_environment, test_control,
       test_calls,          test_reduce,   test_variables,   test_warpwide,
       test_late_lanes,     test_barriers, test_carries,     test_copies_and_addresses,
-      test_big_parameters, test_errors,   test_images,      test_long_name};
+      test_big_parameters, test_errors,   test_images,      test_long_name,
+      test_traffic};
   for (int plain = 0; plain < 2; plain++) {
     ptx_select_plain(plain);
     for (size_t k = 0; k < sizeof tests / sizeof *tests; k++)
