@@ -4,7 +4,8 @@
 
      clock_log.c      what was submitted, what it waits for, what it costs   (called by the driver)
      clock_profile.c  the machine: profiles.def, GPUSIM_KERNEL_TIME, GPUSIM_HOST_WORK
-     clock_events.c   the replay: log and machine in, times out              (knows no CUDA)
+     clock_events.c   the replay, log and machine in, times out; with clock_work.c (what the CPU
+                      does between two words) and clock_rates.c (how fast what runs goes)
      clock_trace.c    the timeline, the counters, the line at exit
 
    The log is in causal order: calls that submit at their submission, calls that wait when they
@@ -136,7 +137,6 @@ void clock_replay(const struct clock_log *, const struct clock_profile *, double
 void clock_result_free(struct clock_result *);
 
 /* ---- clock_trace.c ---- */
-const char *clock_kind_words(enum clock_kind);
 /* Replays, sets the counters and writes GPUSIM_TIMELINE; at the end of the process also a line. */
 void clock_report(bool at_exit);
 #endif

@@ -8,7 +8,7 @@
 
 enum { HOST_PROCESS = 1, WORKER_ROW = 100000 };
 
-const char *clock_kind_words(enum clock_kind kind) {
+static const char *clock_kind_words(enum clock_kind kind) {
   static const char *const words[CLOCK_KINDS] = {
 #define KIND(name, text, engine) text,
 #include "clock_kinds.def"

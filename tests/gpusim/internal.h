@@ -9,7 +9,8 @@
    (which handles are live), memory.c (blocks, addresses, accounting), allocation.c, static.c
    (__device__ variables), pool.c, physical.c and vmm.c (VMM handles; mappings and access), queue.c
    (operations, hardware queues, delays), stream.c, event.c, value.c, capture.c, copy.c, module.c,
-   launch.c, per_thread.c, settings.c, report.c, error.c. Rooms of the interpreter: image.c (fatbin,
+   launch.c, per_thread.c, clock_*.c (a real machine's time), settings.c,
+   report.c, error.c. Rooms of the interpreter: image.c (fatbin,
    cubin parameter info), ptx_*.c. Between them: lookup.c (cuGetProcAddress from the committed
    table). */
 #ifndef GPUSIM_INTERNAL_H
