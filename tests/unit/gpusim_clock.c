@@ -494,6 +494,60 @@ static int value_order(void) {
   return exit_of(takes(50 + 1 / 55.4e-3) && counted("clock_inferred_waits") == 0);
 }
 
+/* ---- graphs ---- */
+
+static CUgraphExec captured(CUstream stream) {
+  CUgraph graph;
+  CUgraphExec exec;
+  MUST(cuStreamEndCapture(stream, &graph));
+  MUST(cuGraphInstantiate(&exec, graph, 0));
+  MUST(cuGraphDestroy(graph));
+  return exec;
+}
+
+/* A graph of 5 GB up, a kernel, a host function and a value write; another waits for the word and
+   copies 1 GB up. The capture takes no time, and each launch all of it. */
+static int graph_nodes(void) {
+  kernels_take("looping=50000");
+  begin("h200");
+  clear_words();
+  MUST(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  up(5, streams[0]);
+  kernel(streams[0]);
+  MUST(cuLaunchHostFunc(streams[0], declare_30_ms, NULL));
+  MUST(cuStreamWriteValue32(streams[0], (CUdeviceptr)words(), 1, 0));
+  CUgraphExec writer = captured(streams[0]);
+  MUST(cuStreamBeginCapture(streams[1], CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuStreamWaitValue32(streams[1], (CUdeviceptr)words(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  up(1, streams[1]);
+  CUgraphExec waiter = captured(streams[1]);
+  MUST(cuGraphLaunch(writer, streams[0]));
+  MUST(cuGraphLaunch(waiter, streams[1]));
+  MUST(cuCtxSynchronize());
+  const double once = 5 / 55.4e-3 + 50 + 30;
+  bool good = takes(once + 1 / 55.4e-3) && counted("clock_inferred_waits") == 0 &&
+              counted("clock_assumed_waits") == 0;
+  MUST(cuGraphLaunch(writer, streams[0]));
+  MUST(cuCtxSynchronize());
+  return exit_of(good && takes(2 * once + 1 / 55.4e-3) && is("clock_host_ns", 60));
+}
+
+/* One graph in two streams at once: each launch is measured by itself, 81.92 GFLOP at 67. */
+static int graph_kernels(void) {
+  CUgraph graph;
+  CUgraphExec execs[2];
+  begin("h200");
+  MUST(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  launch(looping, 40, NULL, NULL, streams[0]);
+  MUST(cuStreamEndCapture(streams[0], &graph));
+  for (int i = 0; i < 2; i++) {
+    MUST(cuGraphInstantiate(&execs[i], graph, 0));
+    MUST(cuGraphLaunch(execs[i], streams[i]));
+  }
+  MUST(cuCtxSynchronize());
+  return exit_of(takes(2 * 81.92 / 67) && counted("clock_unmeasured_kernels") == 0);
+}
+
 static int synchronised_stream(void) {
   kernels_take("looping=50000");
   begin("h200");
@@ -656,6 +710,9 @@ int main(void) {
       {event_order_after_the_fact, "also when it had really happened before the wait"},
       {legacy_order, "the legacy stream and blocking streams take turns"},
       {value_order, "a value written by one stream releases the other"},
+      {graph_nodes,
+       "each launch of a graph takes the time of its copies, kernels, functions and words"},
+      {graph_kernels, "one graph in two streams: each launch's kernel is measured by itself"},
       {synchronised_stream, "the host waits for a stream"},
       {synchronised_context, "the host waits for the context"},
       {full_queue, "a full queue delays what the host submits next"},
