@@ -17,7 +17,9 @@ struct plan {
   struct function *function;
   struct arguments arguments;
   struct ring *ring;
-  struct branch *branch; /* cpu mode */
+  struct branch *branch; /* cpu mode; what follows as well */
+  struct ring_inputs *inputs;
+  bool fresh_inputs; /* the device does not have them yet */
 
   unsigned run_count, ours,
       rest; /* runs; blocks that are ours; blocks that stay the program's kernel's */
@@ -52,6 +54,11 @@ CUresult plan_broken(struct plan *, CUresult result, const char *what);
     if (plan_result != CUDA_SUCCESS)                                                               \
       return plan_broken(plan, plan_result, #call);                                                \
   } while (0)
+
+/* Last, before the CPU step is chosen: takes the proof's inputs, and makes sure that nothing in it
+   will wait for launches before it: the program may not get to what they wait for. False with why.
+ */
+bool step_cpu_ready(struct plan *, const char **why);
 
 /* The two ways to carry out a plan's runs. Everything that may fail for lack of something was made
  * before. */

@@ -51,7 +51,8 @@ struct ring_proof {
 
 /* The probe's inputs for one set of scalars, pinned and on the device. */
 struct ring_inputs {
-  bool valid;
+  bool valid; /* on the device, or enqueued to be */
+  bool used;  /* by a launch: last_launch says which */
   struct adam_candidate candidate;
   struct adam_hyper hyper;
   bool lr_known;

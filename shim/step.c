@@ -247,10 +247,11 @@ static CUresult carry_out(struct plan *plan) {
     return launch_direct(plan, "steps of several streams at once: the later one is left to the "
                                "program's kernel");
   cut_runs(plan);
-  const bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
+  bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
   if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))
     return launch_direct(plan, "the running proof refused a launch: this kernel's arithmetic is "
                                "not the one that calibration found");
+  cpu = cpu && step_cpu_ready(plan, &why);
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);

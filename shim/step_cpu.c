@@ -17,8 +17,6 @@ struct cpu_step {
   struct plan *plan;
   struct adam_hyper hyper;
   struct ring_proof *proof;
-  struct ring_inputs *inputs;
-  bool fresh_inputs;
   unsigned tensors;                 /* that have blocks of ours */
   unsigned tensor_of[TENSORS_MOST]; /* index in the launch's list */
   unsigned index_of[TENSORS_MOST];  /* and back */
@@ -29,36 +27,58 @@ static bool same_hyper(const struct adam_hyper *a, const struct adam_hyper *b) {
          a->weight_decay == b->weight_decay && a->eps == b->eps && a->maximize == b->maximize;
 }
 
+static struct adam_hyper hyper_of(const struct arguments *arguments) {
+  return (struct adam_hyper){.lr = arguments->lr,
+                             .beta1 = arguments->beta1,
+                             .beta2 = arguments->beta2,
+                             .weight_decay = arguments->weight_decay,
+                             .eps = arguments->eps,
+                             .maximize = arguments->maximize};
+}
+
 /* Inputs of the probe for these scalars. Learning rates that change at every step make new ones
    each time; a set is written anew only when the worker is done with the launch that used it last.
  */
-static void take_inputs(struct cpu_step *step, const struct adam_api *api) {
-  struct ring *ring = step->plan->ring;
-  const struct adam_candidate *candidate = &step->plan->branch->candidate;
-  struct adam_hyper key = step->hyper;
-  const bool lr_known = step->plan->arguments.lr_pointer == NULL;
+static bool take_inputs(struct plan *plan) {
+  struct ring *ring = plan->ring;
+  const struct adam_candidate *candidate = &plan->branch->candidate;
+  struct adam_hyper key = hyper_of(&plan->arguments);
+  const bool lr_known = plan->arguments.lr_pointer == NULL;
   if (!lr_known)
     key.lr = 0;
-  step->fresh_inputs = false;
+  plan->fresh_inputs = false;
   for (unsigned i = 0; i < RING_INPUTS; i++) {
     struct ring_inputs *inputs = &ring->inputs[i];
     if (inputs->valid && inputs->lr_known == lr_known && same_hyper(&inputs->hyper, &key) &&
         memcmp(&inputs->candidate, candidate, sizeof *candidate) == 0) {
-      step->inputs = inputs;
-      return;
+      plan->inputs = inputs;
+      return true;
     }
   }
-  struct ring_inputs *inputs = &ring->inputs[ring->next_inputs];
-  ring->next_inputs = (ring->next_inputs + 1) % RING_INPUTS;
-  if (inputs->valid)
-    worker_wait_launch(ring->worker, inputs->last_launch);
-  probe_make(api, candidate, &key, lr_known, inputs->pinned);
-  inputs->valid = true;
+  /* In turn: the next is the one made longest ago, but a later one may be done with earlier. */
+  struct ring_inputs *inputs = NULL;
+  for (unsigned i = 0; i < RING_INPUTS && !inputs; i++) {
+    struct ring_inputs *next = &ring->inputs[(ring->next_inputs + i) % RING_INPUTS];
+    if (!next->used || worker_launch_done(ring->worker, next->last_launch))
+      inputs = next;
+  }
+  if (!inputs)
+    return false;
+  ring->next_inputs = (unsigned)(inputs - ring->inputs + 1) % RING_INPUTS;
+  const char *why;
+  probe_make(companion_loaded(&why), candidate, &key, lr_known, inputs->pinned);
+  inputs->valid = false; /* until they are on their way to the device */
   inputs->candidate = *candidate;
   inputs->hyper = key;
   inputs->lr_known = lr_known;
-  step->inputs = inputs;
-  step->fresh_inputs = true;
+  plan->inputs = inputs;
+  plan->fresh_inputs = true;
+  return true;
+}
+
+bool step_cpu_ready(struct plan *plan, const char **why) {
+  *why = "more steps are in flight than the CPU step keeps account of: this one is streamed";
+  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan);
 }
 
 /* The proof: the program's own kernel on the probe with the launch's real scalars and step
@@ -84,7 +104,7 @@ static CUresult enqueue_proof(struct cpu_step *step) {
   const struct proof_job job = {
       .ready = proof->ready,
       .generation = proof->generation,
-      .inputs = step->inputs->pinned,
+      .inputs = plan->inputs->pinned,
       .results = proof->results,
       .verdict = proof->verdict,
       .tensors = step->tensors,
@@ -96,17 +116,19 @@ static CUresult enqueue_proof(struct cpu_step *step) {
       .row = plan->function->row,
   };
   worker_prove(ring->worker, &job);
-  step->inputs->last_launch = worker_launches_begun(ring->worker);
+  plan->inputs->used = true;
+  plan->inputs->last_launch = worker_launches_begun(ring->worker);
 
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
   /* The launch that had this proof before must have read its verdict. */
   if (proof->used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, proof->read, 0));
-  if (step->fresh_inputs)
-    PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(step->inputs->device, step->inputs->pinned,
+  if (plan->fresh_inputs)
+    PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(plan->inputs->device, plan->inputs->pinned,
                                                sizeof(struct probe), ring->down));
+  plan->inputs->valid = true;
   PLAN_TRY(plan, ring_gather(ring, steps, step->tensors, plan->arguments.lr_pointer,
-                             step->inputs->device));
+                             plan->inputs->device));
   struct arguments arguments = plan->arguments;
   arguments.metadata = plan->work_metadata;
   PLAN_TRY(plan, arguments_launch(plan->function, &arguments, step->tensors,
@@ -197,13 +219,7 @@ static CUresult enqueue_tail(struct cpu_step *step) {
 CUresult step_cpu(struct plan *plan) {
   struct ring *ring = plan->ring;
   struct cpu_step step = {.plan = plan};
-  const char *why;
-  step.hyper = (struct adam_hyper){.lr = plan->arguments.lr,
-                                   .beta1 = plan->arguments.beta1,
-                                   .beta2 = plan->arguments.beta2,
-                                   .weight_decay = plan->arguments.weight_decay,
-                                   .eps = plan->arguments.eps,
-                                   .maximize = plan->arguments.maximize};
+  step.hyper = hyper_of(&plan->arguments);
   for (unsigned i = 0; i < plan->run_count; i++) {
     const unsigned tensor = plan->runs[i].tensor;
     if (step.tensors && step.tensor_of[step.tensors - 1] == tensor)
@@ -211,7 +227,6 @@ CUresult step_cpu(struct plan *plan) {
     step.index_of[tensor] = step.tensors;
     step.tensor_of[step.tensors++] = tensor;
   }
-  take_inputs(&step, companion_loaded(&why));
   step.proof = &ring->proofs[ring->next_proof];
   ring->next_proof = (ring->next_proof + 1) % RING_PROOFS;
   step.proof->generation++;

@@ -21,7 +21,7 @@ struct job {
   };
 };
 
-enum { JOBS = 1024 };
+enum { JOBS = 4096 };
 
 struct worker {
   const struct adam_api *api;
@@ -293,11 +293,18 @@ uint32_t worker_launches_begun(const struct worker *worker) {
   return worker->launches_begun; /* written by the same caller */
 }
 
-void worker_wait_launch(struct worker *worker, uint32_t launch) {
+bool worker_launch_done(struct worker *worker, uint32_t launch) {
   pthread_mutex_lock(&worker->lock);
-  while ((int32_t)(worker->launches_done - launch) < 0)
-    pthread_cond_wait(&worker->changed, &worker->lock);
+  const bool done = (int32_t)(worker->launches_done - launch) >= 0;
   pthread_mutex_unlock(&worker->lock);
+  return done;
+}
+
+bool worker_has_room(struct worker *worker, unsigned jobs) {
+  pthread_mutex_lock(&worker->lock);
+  const bool room = JOBS - (worker->tail - worker->head) >= jobs;
+  pthread_mutex_unlock(&worker->lock);
+  return room;
 }
 
 bool worker_wait_idle(struct worker *worker, uint64_t limit_ns) {

@@ -84,7 +84,11 @@ struct worker;
 struct worker *worker_start(const struct adam_api *, const struct config *, char *why,
                             size_t why_bytes);
 
-/* Hand a job over. They block while the ring is full, which the worker empties. */
+/* Whether so many jobs could be handed over now without blocking. */
+bool worker_has_room(struct worker *, unsigned jobs);
+
+/* Hand a job over. They block while the ring is full, which the worker empties: as it may be waiting
+   for something that the blocked thread would do next, ask for room first. */
 void worker_prove(struct worker *, const struct proof_job *);
 void worker_step(struct worker *, const struct piece_job *);
 
@@ -94,8 +98,8 @@ void worker_call(struct worker *, const struct adam_job *);
 /* Launches handed over, and launches done with: a launch is done when its last piece was published.
  * Numbers wrap. */
 uint32_t worker_launches_begun(const struct worker *);
-/* Waits until launch number `launch` (as counted by begun, from 1) is done with. */
-void worker_wait_launch(struct worker *, uint32_t launch);
+/* Whether launch number `launch` (as counted by begun, from 1) is done with. */
+bool worker_launch_done(struct worker *, uint32_t launch);
 
 /* Waits until nothing is left to do, at most `limit_ns`. False when it took longer. */
 bool worker_wait_idle(struct worker *, uint64_t limit_ns);

@@ -17,7 +17,8 @@
      own_steps=0      1: every tensor has a step number of its own
      sync=0           1: synchronise after every step and print hashes then
      gate=0           1: after the steps, one more on a stream that waits for a word which the host writes only when a
-                      second stream has done its own step, on tensors of its own
+                      second stream has done its own step, on tensors of its own. More: so many steps with learning
+                      rates of their own, before the host writes the word
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
      copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
@@ -227,9 +228,17 @@ static void step_gated(CUfunction function, const struct layout *layout, struct 
   *word = 0;
   CU(cuCtxSynchronize());
   CU(cuStreamWaitValue32(gated, (CUdeviceptr)(uintptr_t)memory, 1, CU_STREAM_WAIT_VALUE_EQ));
-  step_group(function, layout, 0, tensor_count / 2, s, gated);
-  step_group(function, layout, tensor_count / 2, tensor_count, s, free_one);
-  CU(cuStreamSynchronize(free_one));
+  const int gate = (int)option("gate", 0);
+  if (gate == 1) {
+    step_group(function, layout, 0, tensor_count / 2, s, gated);
+    step_group(function, layout, tensor_count / 2, tensor_count, s, free_one);
+    CU(cuStreamSynchronize(free_one));
+  } else {
+    for (int i = 0; i < gate; i++) {
+      s->lr *= 0.9;
+      step_group(function, layout, 0, tensor_count, s, gated);
+    }
+  }
   *word = 1;
   CU(cuCtxSynchronize());
 }

@@ -200,8 +200,13 @@ static void test_many(struct worker *worker) {
       worker_step(worker, &piece);
     }
   }
-  worker_wait_launch(worker, worker_launches_begun(worker));
+  const bool idle = worker_wait_idle(worker, 60000000000u);
   pthread_join(thread, NULL);
+  tap_ok(idle && worker_launch_done(worker, worker_launches_begun(worker)) &&
+             !worker_launch_done(worker, worker_launches_begun(worker) + 1),
+         "the last launch is told as done, one that did not begin is not");
+  tap_ok(worker_has_room(worker, 4096) && !worker_has_room(worker, 4097),
+         "an idle worker has room for 4096 jobs and no more");
   const uint32_t last = device.first + device.count - 1;
   bool right = true;
   for (unsigned i = 0; i < SLOTS; i++) {
