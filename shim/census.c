@@ -76,8 +76,8 @@ static struct range *holder(uintptr_t address, size_t bytes) {
   return range && bytes <= range->bytes - (address - range->base) ? range : NULL;
 }
 
-struct range *census_name(uintptr_t address, uintptr_t partner, size_t bytes, size_t first,
-                          uint64_t step) {
+struct range *census_name(CUcontext context, uintptr_t address, uintptr_t partner, size_t bytes,
+                          size_t first, uint64_t step) {
   struct range *range = NULL;
   pthread_mutex_lock(&mutex);
   struct moment *moment = find(address);
@@ -90,6 +90,7 @@ struct range *census_name(uintptr_t address, uintptr_t partner, size_t bytes, si
   if (moment) {
     if (moment->bytes != bytes || !moment->range)
       moment->range = holder(address, bytes);
+    moment->context = context;
     moment->partner = partner;
     moment->bytes = bytes;
     moment->first = first;
@@ -100,36 +101,57 @@ struct range *census_name(uintptr_t address, uintptr_t partner, size_t bytes, si
   return range;
 }
 
-/* Keeps the moments that are outside [base, base+bytes) and named in `step` or later. */
-static void keep(uintptr_t base, size_t bytes, uint64_t step) {
+static void forget(bool (*gone)(const struct moment *, uintptr_t, uint64_t), uintptr_t a,
+                   uint64_t b) {
   size_t kept = 0;
+  pthread_mutex_lock(&mutex);
   for (size_t i = 0; i < count; i++)
-    if (moments[i].address - base >= bytes && moments[i].step >= step)
+    if (!gone(&moments[i], a, b))
       moments[kept++] = moments[i];
-  if (kept == count)
-    return;
-  count = kept;
-  place_all();
+  if (kept != count) {
+    count = kept;
+    place_all();
+  }
+  pthread_mutex_unlock(&mutex);
+}
+
+static bool inside(const struct moment *moment, uintptr_t base, uint64_t bytes) {
+  return moment->address - base < bytes;
+}
+
+static bool before(const struct moment *moment, uintptr_t context, uint64_t step) {
+  return (uintptr_t)moment->context == context && moment->step < step;
 }
 
 void census_forget(uintptr_t base, size_t bytes) {
-  pthread_mutex_lock(&mutex);
-  keep(base, bytes, 0);
-  pthread_mutex_unlock(&mutex);
+  forget(inside, base, bytes);
 }
 
-void census_forget_before(uint64_t step) {
-  pthread_mutex_lock(&mutex);
-  keep(0, 0, step);
-  pthread_mutex_unlock(&mutex);
+void census_forget_before(CUcontext context, uint64_t step) {
+  forget(before, (uintptr_t)context, step);
 }
 
-struct moment *census_list(size_t *listed) {
+bool census_any(CUcontext context) {
+  bool any = false;
+  pthread_mutex_lock(&mutex);
+  for (size_t i = 0; i < count && !any; i++)
+    any = moments[i].context == context;
+  pthread_mutex_unlock(&mutex);
+  return any;
+}
+
+struct moment *census_list(CUcontext context, size_t *listed) {
   pthread_mutex_lock(&mutex);
   struct moment *list = count ? malloc(count * sizeof *list) : NULL;
-  *listed = list ? count : 0;
-  if (list)
-    memcpy(list, moments, count * sizeof *list);
+  *listed = 0;
+  for (size_t i = 0; list && i < count; i++) {
+    if (moments[i].context != context)
+      continue;
+    list[*listed] = moments[i];
+    if (moments[i].range && moments[i].range->context != context)
+      list[*listed].range = NULL;
+    ++*listed;
+  }
   pthread_mutex_unlock(&mutex);
   return list;
 }

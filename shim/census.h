@@ -7,9 +7,10 @@
 
 /* exp_avg or exp_avg_sq of one tensor; its partner is the other. */
 struct moment {
+  CUcontext context; /* whose launch named it */
   uintptr_t address, partner;
   size_t bytes;
-  uint64_t step;       /* that named it last */
+  uint64_t step;       /* of that context that named it last */
   size_t first;        /* the furthest byte at which a launch of that step began it */
   struct range *range; /* that holds all of it, NULL when none does */
 };
@@ -19,16 +20,20 @@ bool census_repeats(uintptr_t address, size_t first, uint64_t step);
 
 /* Names a moment in a step. Its range, or NULL when it is outside every range (or memory is short).
  */
-struct range *census_name(uintptr_t address, uintptr_t partner, size_t bytes, size_t first,
-                          uint64_t step);
+struct range *census_name(CUcontext context, uintptr_t address, uintptr_t partner, size_t bytes,
+                          size_t first, uint64_t step);
 
-/* Forgets moments in [base, base+bytes), and those last named before `step`. */
+/* Forgets moments in [base, base+bytes), and those of a context last named before `step`. */
 void census_forget(uintptr_t base, size_t bytes);
-void census_forget_before(uint64_t step);
+void census_forget_before(CUcontext context, uint64_t step);
 
-/* The moments, in the order they were first named (m and v of a tensor side by side), as an array
-   the caller frees. NULL when there are none. Under the enqueue lock their ranges stay valid. */
-struct moment *census_list(size_t *count);
+/* Whether anything of the context is known. */
+bool census_any(CUcontext context);
+
+/* A context's moments, in the order they were first named (m and v of a tensor side by side), as an array
+   the caller frees; ranges of other contexts count as none. NULL when there are none. Under the
+   enqueue lock their ranges stay valid. */
+struct moment *census_list(CUcontext context, size_t *count);
 
 /* Sets covered_bytes and named_bytes of every piece of `ranges` from the moments, and each range's
  * known extents. */

@@ -261,6 +261,7 @@ void range_forget_context(CUcontext context) {
   free(list);
   for (struct range *range; (range = range_table_waiting(context));)
     drop(range, range->piece_count);
+  state_forget_context(context);
   touch_forget_context(context);
   move_forget_context(context);
   enqueue_unlock();

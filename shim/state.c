@@ -14,12 +14,13 @@
 
    A provisional piece that is covered is confirmed; what touched it before, filled it. Pieces move
    in the order in which their tensors were named, m beside v, so that a budget that ends leaves
-   pairs. */
+   pairs. Every context is its own: its steps, its pieces, its moments. */
 #include "state.h"
 #include "../policy/report.h"
 #include "census.h"
 #include "driver.h"
 #include "move.h"
+#include "pace.h"
 #include "process.h"
 #include "quiet.h"
 #include "tier.h"
@@ -27,27 +28,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After a move that could not wait for its streams: steps until the next try, doubled each time. */
-enum { PUT_OFF_FIRST = 16, PUT_OFF_MOST = 4096 };
-
-static _Atomic uint64_t step; /* written under the enqueue lock */
-static uint64_t put_off_until, put_off_steps;
-
-/* What a decision is made from; all ranges of the process, under the enqueue lock. */
+/* What a decision is made from: what the current context has, under the enqueue lock. */
 struct view {
   struct range **ranges;
   size_t range_count;
   struct moment *moments;
   size_t moment_count;
-  CUcontext context; /* the current one: only its pieces move */
 };
 
-static bool view_open(struct view *view) {
+static bool view_open(struct view *view, CUcontext context) {
+  size_t count = 0;
   memset(view, 0, sizeof *view);
-  if (driver.cuCtxGetCurrent(&view->context))
-    return false;
-  view->ranges = range_list(&view->range_count);
-  view->moments = census_list(&view->moment_count);
+  view->ranges = range_list(&count);
+  for (size_t i = 0; i < count; i++)
+    if (view->ranges[i]->context == context)
+      view->ranges[view->range_count++] = view->ranges[i];
+  view->moments = census_list(context, &view->moment_count);
   if (view->ranges)
     census_cover(view->ranges, view->range_count, view->moments, view->moment_count);
   return true;
@@ -58,9 +54,8 @@ static void view_close(struct view *view) {
   free(view->moments);
 }
 
-static bool movable(const struct view *view, const struct range *range) {
-  return range->context == view->context && !atomic_load(&range->immovable) &&
-         !atomic_load(&range->streams_lost);
+static bool movable(const struct range *range) {
+  return !atomic_load(&range->immovable) && !atomic_load(&range->streams_lost);
 }
 
 static bool covered(const struct range *range, uint32_t i) {
@@ -244,8 +239,7 @@ static CUresult move_home(struct items *items, CUstream stream) {
 }
 
 /* What the last step says about one piece. */
-static void plan_piece(const struct view *view, struct range *range, uint32_t i,
-                       enum config_mode mode) {
+static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   struct piece *piece = &range->pieces[i];
   const bool whole = covered(range, i);
   bool touched = atomic_exchange(&piece->foreign_touched, false);
@@ -255,7 +249,7 @@ static void plan_piece(const struct view *view, struct range *range, uint32_t i,
     touched = false;
   }
   piece->streak = whole && !touched ? piece->streak + 1 : 0;
-  if (!movable(view, range))
+  if (!movable(range))
     return;
   if (piece->tier == PIECE_HOST) {
     if (!whole || touched)
@@ -265,14 +259,8 @@ static void plan_piece(const struct view *view, struct range *range, uint32_t i,
   }
 }
 
-static void put_off(void) {
-  put_off_steps = put_off_steps ? 2 * put_off_steps : PUT_OFF_FIRST;
-  put_off_steps = put_off_steps < PUT_OFF_MOST ? put_off_steps : PUT_OFF_MOST;
-  put_off_until = step + put_off_steps;
-}
-
 /* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
-static void say_observed(const struct view *view) {
+static void say_observed(const struct view *view, uint64_t step) {
   static bool said;
   size_t bytes = 0;
   for (size_t i = 0; i < view->moment_count; i++)
@@ -285,28 +273,28 @@ static void say_observed(const struct view *view) {
 }
 
 /* The last step's moments are complete: moves what should move. */
-static CUresult settle(CUstream stream) {
+static CUresult settle(struct pace *pace, CUstream stream) {
   struct view view;
   size_t moved = 0;
   CUresult result = CUDA_SUCCESS;
   const enum config_mode mode = process_config()->mode;
-  if (process_capture_open() || step < put_off_until)
+  if (process_capture_open() || pace->step < pace->put_off_until)
     return result; /* pieces keep their streaks; touches stay noted */
-  if (view_open(&view)) {
+  if (view_open(&view, pace->context)) {
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
-        plan_piece(&view, view.ranges[i], k, mode);
+        plan_piece(view.ranges[i], k, mode);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
     if (mode == MODE_OBSERVE) {
-      say_observed(&view);
+      say_observed(&view, pace->step);
     } else {
       const uint64_t late = move_late_count();
       result = move_to_host(&view, &to_host, stream, true, &moved);
       if (!result)
         result = move_home(&home, stream);
       if (move_late_count() != late)
-        put_off();
+        pace_put_off(pace);
     }
     free(to_host.items);
     free(home.items);
@@ -318,43 +306,44 @@ static CUresult settle(CUstream stream) {
 
 /* ---- the step rule ---- */
 
-uint64_t state_step(void) {
-  return atomic_load_explicit(&step, memory_order_relaxed);
-}
-
-static bool begins_step(const struct state_tensor *tensors, size_t count) {
+static bool begins_step(const struct pace *pace, const struct state_tensor *tensors, size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (census_repeats(tensors[i].exp_avg, tensors[i].first, step) ||
-        census_repeats(tensors[i].exp_avg_sq, tensors[i].first, step))
+    if (census_repeats(tensors[i].exp_avg, tensors[i].first, pace->step) ||
+        census_repeats(tensors[i].exp_avg_sq, tensors[i].first, pace->step))
       return true;
-  return step == 0;
+  return !census_any(pace->context); /* the first, or the first after all was freed */
 }
 
-static bool name(uintptr_t address, uintptr_t partner, const struct state_tensor *tensor,
-                 CUstream stream) {
-  struct range *range = census_name(address, partner, tensor->bytes, tensor->first, step);
+static bool name(const struct pace *pace, uintptr_t address, uintptr_t partner,
+                 const struct state_tensor *tensor, CUstream stream) {
+  struct range *range =
+      census_name(pace->context, address, partner, tensor->bytes, tensor->first, pace->step);
   if (!range)
     return false;
+  if (range->context != pace->context) { /* its streams can't be waited for from there */
+    atomic_store(&range->immovable, true);
+    return false;
+  }
   touch_stream(range, stream);
   return !atomic_exchange(&range->has_state, true);
 }
 
 CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
-  if (!count)
+  struct pace *pace = count ? pace_current() : NULL;
+  if (!pace)
     return result;
-  if (begins_step(tensors, count)) {
-    if (step) {
-      census_forget_before(step);
-      result = settle(stream);
+  if (begins_step(pace, tensors, count)) {
+    if (pace->step) {
+      census_forget_before(pace->context, pace->step);
+      result = settle(pace, stream);
     }
-    atomic_fetch_add_explicit(&step, 1, memory_order_relaxed);
-    report_add(steps, 1);
+    pace_step(pace);
   }
   bool watch = false;
   for (size_t i = 0; i < count; i++) {
-    watch |= name(tensors[i].exp_avg, tensors[i].exp_avg_sq, &tensors[i], stream);
-    watch |= name(tensors[i].exp_avg_sq, tensors[i].exp_avg, &tensors[i], stream);
+    watch |= name(pace, tensors[i].exp_avg, tensors[i].exp_avg_sq, &tensors[i], stream);
+    watch |= name(pace, tensors[i].exp_avg_sq, tensors[i].exp_avg, &tensors[i], stream);
   }
   if (watch)
     range_watch_changed();
@@ -365,18 +354,24 @@ void state_forget(uintptr_t base, size_t bytes) {
   census_forget(base, bytes);
 }
 
+void state_forget_context(CUcontext context) {
+  census_forget_before(context, UINT64_MAX);
+  pace_forget(context);
+}
+
 size_t state_evict(size_t wanted_bytes) {
   struct view view;
   size_t freed = 0;
   const enum config_mode mode = process_config()->mode;
-  if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !step)
+  const struct pace *pace = state_step() ? pace_current() : NULL;
+  if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !pace)
     return 0;
-  if (view_open(&view)) {
+  if (view_open(&view, pace->context)) {
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
         struct piece *piece = &view.ranges[i]->pieces[k];
         const bool may = piece->tier == PIECE_DEVICE && covered(view.ranges[i], k) &&
-                         movable(&view, view.ranges[i]) && !atomic_load(&piece->foreign_touched);
+                         movable(view.ranges[i]) && !atomic_load(&piece->foreign_touched);
         piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
       }
     keep_partners(&view);

@@ -2,7 +2,8 @@
    recognised launch names; from that come coverage, the beginning of a new step, what moves to the
    host and what goes home.
 
-   A step begins when a launch names a state address that the present step has already named. At
+   Per context: a step begins when a launch names a state address that the present step has already
+   named, or nothing is known yet. At
    that moment the last step's coverage is complete: a piece wholly covered by it, whose partner (m
    for v, v for m) can follow, moves; a host piece that it did not cover, or that something foreign
    touched, goes home if there is room. All under the enqueue lock, behind events on the streams
@@ -28,7 +29,7 @@ struct state_tensor {
    hooks have stopped. Under the enqueue lock, before anything of the launch is enqueued. */
 CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream);
 
-/* Number of the present step, from 1; 0 before the first recognised launch. */
+/* Steps begun in all contexts; 0 before the first recognised launch. */
 uint64_t state_step(void);
 
 /* Function handles may be re-used from now on: forget the parameter sizes known for them. */
@@ -49,6 +50,9 @@ void state_stream_destroyed(CUstream stream);
 
 /* The allocation [base, base+bytes) is freed: forget tensors in it. */
 void state_forget(uintptr_t base, size_t bytes);
+
+/* A context and its memory are gone. Under the enqueue lock. */
+void state_forget_context(CUcontext context);
 
 /* Device memory is short on this thread: moves known state out now. Bytes freed. Under the enqueue
  * lock. */

@@ -189,6 +189,62 @@ static const char *freed_range(void) {
   return NULL;
 }
 
+static CUcontext other_device(void) {
+  CUcontext context = NULL;
+  return driver.cuDevicePrimaryCtxRetain(&context, 1) ? NULL : context;
+}
+
+/* As an optimizer over two devices: the first always steps first. */
+static const char *two_devices(void) {
+  CUcontext contexts[2] = {NULL, other_device()};
+  struct pair pairs[2];
+  CHECK(contexts[1] && !driver.cuCtxGetCurrent(&contexts[0]));
+  for (size_t i = 0; i < 2; i++) {
+    CHECK(!driver.cuCtxSetCurrent(contexts[i]));
+    pairs[i] = make_pair(2 * PIECE, (unsigned)i * 2 + 1);
+  }
+  for (int step = 0; step < 3; step++)
+    for (size_t i = 0; i < 2; i++) {
+      CHECK(!driver.cuCtxSetCurrent(contexts[i]) && !names(&pairs[i], 1, NULL));
+      CHECK(on_host(&pairs[i]) == (step ? 4 : 0));
+    }
+  CHECK(pair_holds(&pairs[1], 3) && !driver.cuCtxSetCurrent(contexts[0]));
+  CHECK(pair_holds(&pairs[0], 1) && report.reason_count == 0);
+  return NULL;
+}
+
+/* One device steps several times while the other steps once: what it forgets is its own. */
+static const char *two_paces(void) {
+  CUcontext first, second = other_device();
+  struct pair slow = make_pair(2 * PIECE, 1);
+  CHECK(second && !driver.cuCtxGetCurrent(&first));
+  CHECK(!names(&slow, 1, NULL) && !names(&slow, 1, NULL) && on_host(&slow) == 4);
+  CHECK(!driver.cuCtxSetCurrent(second));
+  struct pair fast = make_pair(PIECE, 3);
+  state_foreign_access(slow.m, PIECE, NULL, true);
+  for (int step = 0; step < 4; step++)
+    CHECK(!names(&fast, 1, NULL));
+  CHECK(on_host(&fast) == 2 && on_host(&slow) == 4 && !driver.cuCtxSetCurrent(first));
+  CHECK(!names(&slow, 1, NULL) && on_host(&slow) == 3); /* the touch wasn't lost */
+  CHECK(pair_holds(&slow, 1));
+  return NULL;
+}
+
+static const char *steps_again(void) {
+  struct pair pair = make_pair(PIECE, 1);
+  CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && state_step() == 2);
+  CHECK(!range_destroy(range_find(pair.m)) && !range_destroy(range_find(pair.v)));
+  pair = make_pair(PIECE, 3);
+  CHECK(!names(&pair, 1, NULL) && state_step() == 3 && on_host(&pair) == 0);
+  CHECK(!names(&pair, 1, NULL) && state_step() == 4 && on_host(&pair) == 2);
+  CUcontext context;
+  CHECK(!driver.cuCtxGetCurrent(&context));
+  range_forget_context(context);
+  pair = make_pair(PIECE, 5);
+  CHECK(!names(&pair, 1, NULL) && state_step() == 5 && report.totals.steps == 5);
+  return NULL;
+}
+
 /* ---- waiting ---- */
 
 static const char *late_writes(void) {
@@ -509,6 +565,10 @@ int main(void) {
   TEST_CASE("OFFLOAD_MODE=observe moves nothing and says what would", "", observe);
   TEST_CASE("OFFLOAD_MODE=pressure moves only what is evicted", "", pressure_mode);
   TEST_CASE("freed memory is forgotten", "", freed_range);
+  TEST_CASE("state on two devices moves on both", "GPUSIM_DEVICES=2", two_devices);
+  TEST_CASE("steps of one device leave what is known of the other", "GPUSIM_DEVICES=2", two_paces);
+  TEST_CASE("after all was freed, or the context went, the first launch is a step", "",
+            steps_again);
   TEST_CASE("moving waits for every stream that touched the range", "", late_writes);
   TEST_CASE("the same with delays on every stream", "GPUSIM_DELAY_US=3000 FAKECUDA_DELAY_US=3000",
             late_writes);
