@@ -1,12 +1,16 @@
 /* Calibration on the device: see calibrate.h; the data and its scalars are probe.c's. Everything
-   runs on the scratch stream, which the host waits for: this happens once, and the worker that an
-   earlier launch may wait for needs nothing from us. */
+   runs on the scratch stream, which the host polls with a deadline: the device may be waiting for
+   what the program does next, with streams of one hardware queue behind it. What was given up keeps
+   its scratch, on both sides, until the stream is done. */
 #define _GNU_SOURCE
 #include "calibrate.h"
+#include "drain.h"
 #include "process.h"
+#include "state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Scratch on the device: p, g, m, v, then words and update (as a ring slot), g', step and lr. A
  * list has room for the offset. */
@@ -25,6 +29,7 @@ _Static_assert((int)CALIBRATION_ELEMENTS < (int)LIST_FLOATS, "a list holds a set
 struct lists {
   float p[LIST_FLOATS], g[LIST_FLOATS], m[LIST_FLOATS], v[LIST_FLOATS];
 };
+_Static_assert(sizeof(struct lists) == 4 * (size_t)LIST_BYTES, "as on the device");
 struct bench {
   struct lists in[CALIBRATION_SETS],
       out[CALIBRATION_SETS]; /* before and after the program's kernel */
@@ -44,7 +49,12 @@ struct run {
   struct calibration_set sets[CALIBRATION_SETS];
   struct adam_scalars scalars[CALIBRATION_SETS]; /* of the candidate that is left */
   struct bench *bench;
+  uint64_t deadline_ns;
 };
+
+/* How long calibration may keep a launch waiting, and how many steps later it is tried again. */
+#define CALIBRATION_NS 2000000000u
+enum { STEPS_BETWEEN_TRIES = 8 };
 
 #define TRY(call)                                                                                  \
   do {                                                                                             \
@@ -68,22 +78,50 @@ static CUdeviceptr list_at(const struct run *run, const struct calibration_set *
   return run->ring->calibration + list * LIST_BYTES + set->offset * sizeof(float);
 }
 
+/* The pinned mirror of what lies at an offset of the device's scratch. Copies from and to pageable
+   memory would wait in the driver, without a deadline. */
+static void *mirror(const struct run *run, size_t at) {
+  return (char *)run->ring->calibration_mirror + at;
+}
+
+static size_t list_offset(const struct calibration_set *set, unsigned list) {
+  return list * (size_t)LIST_BYTES + set->offset * sizeof(float);
+}
+
+static CUresult finished(const struct run *run) {
+  CUresult result;
+  while ((result = driver.cuStreamQuery(run->ring->scratch)) == CUDA_ERROR_NOT_READY) {
+    if (drain_now_ns() > run->deadline_ns)
+      return result;
+    const struct timespec pause = {.tv_nsec = 20000};
+    nanosleep(&pause, NULL);
+  }
+  return result;
+}
+
 static CUresult upload(const struct run *run, const struct calibration_set *set,
                        const struct lists *lists) {
   const float *const from[] = {lists->p, lists->g, lists->m, lists->v};
-  for (unsigned i = 0; i < 4; i++)
-    TRY(driver.cuMemcpyHtoDAsync_v2(list_at(run, set, i), from[i], set->elements * sizeof(float),
-                                    run->ring->scratch));
+  const size_t bytes = set->elements * sizeof(float);
+  for (unsigned i = 0; i < 4; i++) {
+    float *pinned = mirror(run, list_offset(set, i));
+    memcpy(pinned, from[i], bytes);
+    TRY(driver.cuMemcpyHtoDAsync_v2(list_at(run, set, i), pinned, bytes, run->ring->scratch));
+  }
   return CUDA_SUCCESS;
 }
 
 static CUresult download(const struct run *run, const struct calibration_set *set,
                          struct lists *lists) {
   float *const to[] = {lists->p, lists->g, lists->m, lists->v};
+  const size_t bytes = set->elements * sizeof(float);
   for (unsigned i = 0; i < 4; i++)
-    TRY(driver.cuMemcpyDtoHAsync_v2(to[i], list_at(run, set, i), set->elements * sizeof(float),
+    TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, list_offset(set, i)), list_at(run, set, i), bytes,
                                     run->ring->scratch));
-  return driver.cuStreamSynchronize(run->ring->scratch);
+  TRY(finished(run));
+  for (unsigned i = 0; i < 4; i++)
+    memcpy(to[i], mirror(run, list_offset(set, i)), bytes);
+  return CUDA_SUCCESS;
 }
 
 /* The program's kernel over one set. */
@@ -97,7 +135,9 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
                                   list_at(run, set, 3)};
   metadata_set_tensor(family, metadata, 0, addresses, set->elements, base + STEP_AT);
   metadata_set_block(family, metadata, 0, 0, 0);
-  const float words[2] = {set->step, (float)set->hyper.lr};
+  float *words = mirror(run, STEP_AT);
+  words[0] = set->step;
+  words[1] = (float)set->hyper.lr;
   struct arguments arguments = {
       .metadata = metadata,
       .lr_pointer = run->what.lr_is_float ? (const float *)(uintptr_t)(base + LR_AT) : NULL,
@@ -110,7 +150,7 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
   };
   calibration_fill(&run->what, set, index, elements_of(in));
   TRY(upload(run, set, in));
-  TRY(driver.cuMemcpyHtoDAsync_v2(base + STEP_AT, words, sizeof words, run->ring->scratch));
+  TRY(driver.cuMemcpyHtoDAsync_v2(base + STEP_AT, words, 2 * sizeof *words, run->ring->scratch));
   TRY(arguments_launch(run->function, &arguments, 1, 0, run->ring->scratch));
   return download(run, set, &run->bench->out[index]);
 }
@@ -144,10 +184,11 @@ static CUresult run_replacement(struct run *run, const struct adam_candidate *ca
   if (ships_decay)
     TRY(ring_gprime(ring, list_at(run, set, LIST_PARAMETER), list_at(run, set, LIST_GRADIENT),
                     base + GPRIME_AT, set->elements, candidate, &set->hyper, ring->scratch));
-  TRY(driver.cuMemcpyDtoHAsync_v2(bench->gradient,
+  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, GPRIME_AT),
                                   ships_decay ? base + GPRIME_AT : list_at(run, set, LIST_GRADIENT),
                                   bytes, ring->scratch));
-  TRY(driver.cuStreamSynchronize(ring->scratch));
+  TRY(finished(run));
+  memcpy(bench->gradient, mirror(run, GPRIME_AT), bytes);
   bench->work = bench->in[index];
   const struct adam_job job = {
       .gradient = bench->gradient,
@@ -167,12 +208,15 @@ static CUresult run_replacement(struct run *run, const struct adam_candidate *ca
   atomic_store_explicit(&words->status, slot_status(GENERATION, SLOT_APPLY), memory_order_relaxed);
   words->lr_decay = job.scalars.lr_decay;
   words->lr_decay_double = job.scalars.lr_decay_double;
-  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, &bench->slot, RING_HEAD + bytes, ring->scratch));
+  memcpy(mirror(run, SLOT_AT), &bench->slot, RING_HEAD + bytes);
+  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, mirror(run, SLOT_AT), RING_HEAD + bytes,
+                                  ring->scratch));
   TRY(ring_apply(ring, list_at(run, set, LIST_PARAMETER), base + SLOT_AT, set->elements, GENERATION,
                  candidate, ring->scratch));
-  TRY(driver.cuMemcpyDtoHAsync_v2(bench->work.p, list_at(run, set, LIST_PARAMETER), bytes,
-                                  ring->scratch));
-  TRY(driver.cuStreamSynchronize(ring->scratch));
+  float *p = mirror(run, list_offset(set, LIST_PARAMETER));
+  TRY(driver.cuMemcpyDtoHAsync_v2(p, list_at(run, set, LIST_PARAMETER), bytes, ring->scratch));
+  TRY(finished(run));
+  memcpy(bench->work.p, p, bytes);
   const struct lists *out = &bench->out[index];
   *same = memcmp(bench->work.p, out->p, bytes) == 0 && memcmp(bench->work.m, out->m, bytes) == 0 &&
           memcmp(bench->work.v, out->v, bytes) == 0;
@@ -268,6 +312,11 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
     return NULL;
   }
   struct run run = {.ring = ring, .api = api, .function = function};
+  *why = "calibration waits: the device is busy with what was queued before";
+  if (ring->calibration_given_up && (state_step() < ring->calibration_next_step ||
+                                     driver.cuStreamQuery(ring->scratch) == CUDA_ERROR_NOT_READY))
+    return NULL;
+  run.deadline_ns = drain_now_ns() + CALIBRATION_NS;
   struct branch *branch = calloc(1, sizeof *branch);
   run.bench = calloc(1, sizeof *run.bench);
   if (!branch || !run.bench) {
@@ -290,8 +339,16 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
   calibration_sets(api, &run.what, run.sets);
   branch->context = ring->context;
   branch->bits = bits;
-  const CUresult result = run_all(&run, branch);
+  /* The worker, too, may be waiting for something queued: nobody else hands it jobs meanwhile. */
+  const CUresult result =
+      worker_wait_idle(ring->worker, CALIBRATION_NS) ? run_all(&run, branch) : CUDA_ERROR_NOT_READY;
   free(run.bench);
+  ring->calibration_given_up = result == CUDA_ERROR_NOT_READY;
+  if (ring->calibration_given_up) {
+    ring->calibration_next_step = state_step() + STEPS_BETWEEN_TRIES;
+    free(branch);
+    return NULL;
+  }
   if (result != CUDA_SUCCESS) {
     branch->usable = false;
     snprintf(branch->why, sizeof branch->why, "calibration: the driver answered error %d",

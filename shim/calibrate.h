@@ -23,7 +23,8 @@ struct branch {
 unsigned branch_bits(const struct arguments *);
 
 /* What is known of this branch, calibrating it if nothing is. NULL when it could not be tried now
-   (a capture is open, no memory): *why says so, and the next launch tries again. The
+   (a capture is open, no memory, the device is busy for longer than two seconds): *why says so, and a
+   later launch tries again. The
    ring is prepared. */
 struct branch *calibrate(struct ring *, const struct adam_api *, struct function *,
                          const struct arguments *, const char **why);

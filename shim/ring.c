@@ -267,6 +267,9 @@ static void unprepare(struct ring *ring) {
       driver.cuMemFreeHost(ring->proofs[i].results);
     ring->proofs[i].results = NULL;
   }
+  if (ring->calibration_mirror)
+    driver.cuMemFreeHost(ring->calibration_mirror);
+  ring->calibration_mirror = NULL;
   if (ring->inputs[0].pinned)
     driver.cuMemFreeHost(ring->inputs[0].pinned);
   ring->inputs[0].pinned = NULL;
@@ -298,6 +301,7 @@ static bool prepare(struct ring *ring) {
     proof->ready = &words->ready;
     proof->verdict = &words->verdict;
   }
+  TRY(pin(&ring->calibration_mirror, CALIBRATION_BYTES));
   void *inputs = NULL;
   TRY(pin(&inputs, RING_INPUTS * sizeof(struct probe)));
   for (unsigned i = 0; i < RING_INPUTS; i++)

@@ -86,7 +86,10 @@ struct ring {
                                  program's kernel */
   struct worker *worker;
 
-  CUdeviceptr calibration; /* CALIBRATION_BYTES, behind the proof's in one block */
+  CUdeviceptr calibration;   /* CALIBRATION_BYTES, behind the proof's in one block */
+  void *calibration_mirror;  /* as much pinned memory, for copies from and to it */
+  bool calibration_given_up; /* the scratch stream was not done in time: it may still use both */
+  uint64_t calibration_next_step; /* state_step() at which the next try may be made */
 
   bool opened, staged, prepared, cannot_prepare;
   uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */

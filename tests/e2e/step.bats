@@ -121,6 +121,12 @@ why() { report '.functions[0].why'; }
   expect '.reasons | map(test("more steps are in flight")) | any' "the reason"
 }
 
+@test "a device that is busy puts calibration off: the step is streamed, and nothing waits for ever" {
+  GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw gate=2 new_branch=1
+  expect '.functions[0].launches_stream == 2 and .totals.calibrations == 1' "the gated steps streamed"
+  expect '.reasons | map(test("calibration waits: the device is busy")) | any' "the reason"
+}
+
 @test "a budget for part of the state: the other blocks stay the program's kernel's, in the same launch" {
   for mode in cpu stream; do
     OFFLOAD_HOST_MEMORY=640KiB OFFLOAD_STEP=$mode compare $mode 25544_float-adam

@@ -19,6 +19,7 @@
      gate=0           1: after the steps, one more on a stream that waits for a word which the host writes only when a
                       second stream has done its own step, on tensors of its own. More: so many steps with learning
                       rates of their own, before the host writes the word
+     new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
      copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
@@ -362,6 +363,8 @@ int main(int count, char **list) {
     if (option("sync", 0) != 0)
       print_hashes(step);
   }
+  if (option("new_branch", 0) != 0) /* a path through the kernel that was not taken before */
+    s.maximize = !s.maximize;
   if (option("gate", 0) != 0)
     step_gated(function, layout, &s, streams[0]);
   print_hashes(steps);
