@@ -1,6 +1,7 @@
 /* The elements of calibration and of the running proof, and the search for the scalars that explain
  * a result. See probe.h. */
 #include "probe.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,6 +167,23 @@ static void element_cancel(const struct adam_hyper *hyper, struct numbers *n, st
   e.p[i] *= 0x1p-20f;
 }
 
+/* sqrt(v) near eps or far above it, whatever eps is: the root of the second correction shows in u
+   only where eps does not outweigh sqrt(v)/root. Half of them have a first moment so large that u
+   is no denormal, however small lr is. */
+static void element_root(const struct adam_hyper *hyper, struct numbers *n, struct elements e,
+                         unsigned i) {
+  const double eps = fabs(hyper->eps);
+  double root = (eps > 1e-17 ? eps : 1e-17) * (double)(1u << number(n) % 8);
+  root *= 1.0 + (double)(number(n) >> 8) * 0x1p-24;
+  if (!(root < 1.7e19))
+    root = 1.7e19 * (1.0 - (double)(number(n) >> 8) * 0x1p-28); /* v ends here */
+  const double scale = root < 1e6 && number(n) % 2 ? 0x1p60 : 1.0;
+  e.p[i] = 0;
+  e.v[i] = (float)(root * root);
+  e.m[i] = (float)((double)ordinary(n) * root * scale);
+  e.g[i] = (float)((double)ordinary(n) * root * 0.5);
+}
+
 static void element_special(struct numbers *n, bool wild, struct elements e, unsigned i) {
   e.p[i] = special(n, false, wild);
   e.g[i] = special(n, false, wild);
@@ -313,8 +331,10 @@ unsigned probe_make(const struct adam_api *api, const struct adam_candidate *can
       break;
     case 2:
     case 3:
-    case 4:
       element_update(&n, e, i);
+      break;
+    case 4:
+      element_root(hyper, &n, e, i);
       break;
     case 5:
       element_cancel(hyper, &n, e, i);
@@ -360,14 +380,50 @@ bool elements_prove(const struct adam_api *api, const struct adam_candidate *can
   return false;
 }
 
+static bool same_scalars(const struct adam_scalars *a, const struct adam_scalars *b) {
+  return memcmp(&a->step_size, &b->step_size, sizeof a->step_size) == 0 &&
+         /* u is 0 or NaN, whatever it is divided by */
+         (a->step_size == 0 || memcmp(&a->bias_correction2_sqrt, &b->bias_correction2_sqrt,
+                                      sizeof a->bias_correction2_sqrt) == 0);
+}
+
+/* Whether other scalars give the probe's result, too: then which of them the kernel used is not
+   known. Nearly every one is ruled out by the first few elements. */
+static bool ambiguous(const struct adam_api *api, const struct adam_candidate *candidate,
+                      const struct adam_hyper *hyper, float step, const struct elements inputs,
+                      const struct elements result, const struct elements work,
+                      const struct adam_scalars *found) {
+  enum { BATCH = 32 }; /* every kind of element is in it */
+  if (candidate->generation != ADAM_FLOAT)
+    return false;
+  for (unsigned k = 0; k < sizeof nudges / sizeof *nudges; k++) {
+    struct adam_scalars other;
+    api->scalars(candidate->generation, hyper, step, nudges[k].first, nudges[k].second, &other);
+    bool differs = same_scalars(found, &other);
+    for (unsigned i = 0; i < PROBE_ELEMENTS && !differs; i += BATCH) {
+      const size_t bytes = BATCH * sizeof(float);
+      memcpy(work.p, inputs.p + i, bytes);
+      memcpy(work.m, inputs.m + i, bytes);
+      memcpy(work.v, inputs.v + i, bytes);
+      api->reference(candidate, hyper, &other, BATCH, work.p, inputs.g + i, work.m, work.v);
+      differs = memcmp(work.p, result.p + i, bytes) != 0;
+    }
+    if (!differs)
+      return true;
+  }
+  return false;
+}
+
 bool probe_prove(const struct adam_api *api, const struct adam_candidate *candidate,
                  const struct adam_hyper *hyper, float step, const struct probe *inputs,
                  const struct probe *result, struct adam_scalars *scalars, bool *nudged) {
   /* The lists are only read. */
   struct probe *in = (struct probe *)(uintptr_t)inputs, *out = (struct probe *)(uintptr_t)result;
   struct probe work;
-  return elements_prove(api, candidate, hyper, step, PROBE_ELEMENTS,
-                        (struct elements){in->p, in->g, in->m, in->v},
-                        (struct elements){out->p, out->g, out->m, out->v},
-                        (struct elements){work.p, NULL, work.m, work.v}, scalars, nudged);
+  const struct elements before = {in->p, in->g, in->m, in->v},
+                        after = {out->p, out->g, out->m, out->v},
+                        scratch = {work.p, NULL, work.m, work.v};
+  return elements_prove(api, candidate, hyper, step, PROBE_ELEMENTS, before, after, scratch,
+                        scalars, nudged) &&
+         !ambiguous(api, candidate, hyper, step, before, after, scratch, scalars);
 }

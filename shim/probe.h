@@ -79,7 +79,7 @@ unsigned probe_make(const struct adam_api *, const struct adam_candidate *,
 
 /* Finds the scalars with which the candidate turns `inputs` into `result`, bit for bit: libm's
    first, then, for generation FLOAT, powers up to two units in the last place away. False when
-   there are none. */
+   there are none, or when several that differ do it. */
 bool probe_prove(const struct adam_api *, const struct adam_candidate *, const struct adam_hyper *,
                  float step, const struct probe *inputs, const struct probe *result,
                  struct adam_scalars *, bool *nudged);

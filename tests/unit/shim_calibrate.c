@@ -317,6 +317,53 @@ static void test_proof_scalars(void) {
          "with double scalars one unit in the last place of the step size is refused");
 }
 
+/* Launches on whose second correction the data is nearly blind: the scalars are told apart, or the
+   launch is refused; those that are common are never refused. */
+static void test_proof_ambiguity(void) {
+  static const double all_eps[] = {0, 1e-16, 1e-8, 1e-3, 1, 1e6, 1e16, 1e19, 1e30};
+  static const double all_lr[] = {0, 1e-38, 1e-20, 1e-6, 1e-3, 1, 1e3};
+  static const float steps[] = {1, 2, 100, 5000, 100000};
+  unsigned wrong = 0, cases = 0, common = 0, common_refused = 0, refused = 0, huge = 0,
+           huge_refused = 0;
+  for (unsigned e = 0; e < sizeof all_eps / sizeof *all_eps; e++)
+    for (unsigned l = 0; l < sizeof all_lr / sizeof *all_lr; l++)
+      for (int mode = 0; mode < 2; mode++) {
+        const struct adam_candidate candidate = {ADAM_FLOAT, (enum adam_mode)mode,
+                                                 ADAM_DECAY_FUSED};
+        struct adam_hyper hyper = launches[0];
+        hyper.eps = all_eps[e];
+        hyper.lr = all_lr[l];
+        struct probe inputs;
+        probe_make(api, &candidate, &hyper, true, &inputs);
+        for (unsigned s = 0; s < sizeof steps / sizeof *steps; s++)
+          for (int second = -2; second <= 2; second++) {
+            struct probe result = inputs;
+            struct adam_scalars scalars, found;
+            bool nudged;
+            api->scalars(ADAM_FLOAT, &hyper, steps[s], 0, second, &scalars);
+            api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g,
+                           result.m, result.v);
+            const bool proven =
+                probe_prove(api, &candidate, &hyper, steps[s], &inputs, &result, &found, &nudged);
+            const bool ordinary = hyper.eps <= 1 && (hyper.lr == 0 || hyper.lr >= 1e-20);
+            cases++;
+            refused += !proven;
+            common += ordinary;
+            common_refused += ordinary && !proven;
+            huge += hyper.eps >= 1e6 && hyper.eps <= 1e19 && hyper.lr >= 1e-3;
+            huge_refused += hyper.eps >= 1e6 && hyper.eps <= 1e19 && hyper.lr >= 1e-3 && !proven;
+            wrong += proven && hyper.lr != 0 &&
+                     (found.step_size != scalars.step_size ||
+                      found.bias_correction2_sqrt != scalars.bias_correction2_sqrt);
+          }
+      }
+  tap_ok(wrong == 0, "of %u proofs with any eps and lr none takes other scalars (%u are refused)",
+         cases, refused);
+  tap_ok(common > 0 && common_refused == 0,
+         "none of %u with an eps of 1 or less is refused, at lr 0 neither", common);
+  tap_ok(huge > 0 && huge_refused == 0, "nor one of %u with an eps up to 1e19", huge);
+}
+
 int main(void) {
   api = offload_adam();
   for (int mode = 0; mode < 2; mode++)
@@ -331,5 +378,6 @@ int main(void) {
     test_proof_generations((enum adam_mode)mode);
   }
   test_proof_scalars();
+  test_proof_ambiguity();
   return tap_done();
 }
