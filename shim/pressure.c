@@ -1,6 +1,7 @@
 /* A device that ran out of memory (pressure.h). Per thread the last few failing sizes are kept: a
    request of such a size is the second, the framework has given back what it had cached, and it is
-   helped, in this order:
+   helped. Where rounding up to pieces was all that didn't fit, native memory is given at once. Help,
+   in this order:
 
      evict      known state moves to the host, and the request is tried again on the device
      overflow   before anything is known: if a known Adam kernel is in the process and the size
@@ -134,9 +135,24 @@ static bool may_overflow(size_t bytes) {
   return process_config()->overflow && state_step() <= 1 && step_adam_seen() && repeats_live(bytes);
 }
 
+/* The driver's own memory for a request that as pieces would take more than it asks for. */
+static bool fits_unrounded(CUdeviceptr *pointer, size_t bytes) {
+  CUdevice device;
+  if (driver.cuCtxGetDevice(&device))
+    return false;
+  const size_t piece_bytes = range_piece_bytes(device);
+  if (!piece_bytes || bytes % piece_bytes == 0 || driver.cuMemAlloc_v2(pointer, bytes))
+    return false;
+  pressure_native_allocated(*pointer, bytes);
+  pressure_satisfied(bytes);
+  return true;
+}
+
 CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
   if (first != CUDA_ERROR_OUT_OF_MEMORY)
     return first;
+  if (!process_capture_open() && fits_unrounded(pointer, bytes))
+    return CUDA_SUCCESS;
   const enum config_mode mode = process_config()->mode;
   if (mode == MODE_OFF || mode == MODE_OBSERVE || process_capture_open())
     return first;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* `first` is what range_create(DEVICE) said; anything but CUDA_ERROR_OUT_OF_MEMORY comes back at
-   once. CUDA_SUCCESS with a range, or CUDA_ERROR_OUT_OF_MEMORY. Not under the enqueue lock. */
+   once. CUDA_SUCCESS with a range or (only rounding up to pieces didn't fit) native memory, or CUDA_ERROR_OUT_OF_MEMORY. Not under the enqueue lock. */
 CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first);
 
 /* A device request of this size on this thread succeeded: a later failing one is a first again.

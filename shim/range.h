@@ -91,7 +91,7 @@ size_t range_piece_bytes(CUdevice device);
 
 /* Makes a range of `bytes` on the current device, every piece on `tier`. CUDA_SUCCESS,
    CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_SUPPORTED when a native allocation should be made
-   instead. Not under the enqueue lock. */
+   instead (also for requests of half a piece or less). Not under the enqueue lock. */
 CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier);
 
 /* Frees a range after everything queued on it is done (as cuMemFree does). Takes the enqueue lock

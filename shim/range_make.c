@@ -162,6 +162,8 @@ CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier) 
   if (!piece_bytes || bytes > SIZE_MAX - piece_bytes ||
       (bytes + piece_bytes - 1) / piece_bytes > UINT32_MAX)
     return CUDA_ERROR_NOT_SUPPORTED;
+  if (bytes <= piece_bytes / 2) /* rounding up would double what it takes */
+    return CUDA_ERROR_NOT_SUPPORTED;
   free_waiting();
   struct range *range = calloc(1, sizeof *range);
   if (!range)

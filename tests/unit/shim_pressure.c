@@ -126,6 +126,21 @@ static const char *refused(void) {
   return NULL;
 }
 
+/* With large pieces, what fits without us fits with us, and needs no help. */
+static const char *rounding(void) {
+  CUdeviceptr small, range, odd, pointer;
+  adam_seen = true;
+  config.piece = (struct config_size){.bytes = 8 * PIECE, .set = true};
+  CHECK(range_create(&small, 4 * PIECE, PIECE_DEVICE) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(!driver.cuMemAlloc_v2(&small, 4 * PIECE));
+  CHECK(!allocate(&range, 44 * PIECE) && range_find(range)); /* takes 48; 12 of 64 are left */
+  CHECK(!allocate(&odd, 10 * PIECE) && !range_find(odd) && device_free() == 2 * PIECE);
+  CHECK(!driver.cuMemFree_v2(odd) && report.totals.refused_out_of_memory == 0);
+  CHECK(allocate(&pointer, 14 * PIECE) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(report.totals.refused_out_of_memory == 1 && !report.totals.provisional_bytes);
+  return NULL;
+}
+
 static const char *native_sizes(void) {
   adam_seen = true;
   leave(1);
@@ -161,6 +176,8 @@ int main(void) {
             provisional);
   TEST_CASE("nothing overflows without Adam, a repeated size, leave to do so, or budget", "",
             refused);
+  TEST_CASE("what only rounding up to pieces keeps out is given natively, without help", "",
+            rounding);
   TEST_CASE("sizes of native allocations count while they live", "", native_sizes);
   TEST_CASE("under a capture nobody is helped", "", under_capture);
   return tap_done();
