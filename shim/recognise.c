@@ -76,7 +76,7 @@ static _Atomic unsigned flushes;
 /* Protects the table below while it grows; readers follow an index out of the cache. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct function *functions[FUNCTIONS_MOST];
-static bool current[FUNCTIONS_MOST]; /* recognised since the last flush */
+static char *names[FUNCTIONS_MOST]; /* their whole names, hashes and all */
 static unsigned function_count;
 
 static _Atomic uint64_t *cache_word(CUfunction function) {
@@ -136,13 +136,11 @@ static void report_layout(const struct family *family, unsigned count, size_t me
     memcpy(row->why, why, sizeof why);
 }
 
-/* The function's family by name and layout. `fresh` is false when the question was answered before.
- */
-static const struct family *classify(CUfunction function) {
-  const char *name = name_of(function);
-  const struct family *named = name ? recognise_name(name) : NULL;
+/* A function's family by name and layout. */
+static const struct family *classify(CUfunction function, const char *name) {
+  const struct family *named = recognise_name(name);
   if (!named) {
-    if (name && strstr(name, "FusedAdamMathFunctor"))
+    if (strstr(name, "FusedAdamMathFunctor"))
       report_reason("a fused Adam kernel of another type (not fp32, or amsgrad) was seen and left "
                     "alone: only fp32 without amsgrad is taken over");
     return NULL;
@@ -158,29 +156,37 @@ static const struct family *classify(CUfunction function) {
   return family;
 }
 
-/* The table's index of a recognised function; -1 when the table is full. */
-static int index_of(CUfunction function, const struct family *family) {
+/* The table's index of a recognised function; -1 when the table is full. A handle that comes again
+   under the same name after a flush is the same entry, with what was found out about it: any module
+   that is unloaded flushes, and the running proof looks at every launch. Under another name only
+   the report's row is kept. */
+static int index_of(CUfunction function, const char *name, const struct family *family) {
   pthread_mutex_lock(&table_lock);
   int index = -1;
-  /* A handle seen before a flush: the same row of the report, but nothing found out about it counts
-   * any more. */
   struct report_function *row = NULL;
-  for (unsigned i = 0; i < function_count; i++)
+  for (unsigned i = 0; i < function_count && index < 0; i++)
     if (functions[i]->handle == function && functions[i]->family == family) {
-      if (current[i])
+      if (strcmp(names[i], name) == 0)
         index = (int)i;
       row = functions[i]->row;
     }
   if (index < 0 && function_count < FUNCTIONS_MOST) {
     struct function *met = calloc(1, sizeof *met);
-    if (met) {
+    char *copy = strdup(name);
+    if (met && copy) {
       met->handle = function;
       met->family = family;
       met->row = row ? row : row_new(family, family->metadata_bytes);
-      current[function_count] = true;
+      names[function_count] = copy;
       functions[function_count] = met;
       index = (int)function_count++;
+    } else {
+      free(met);
+      free(copy);
     }
+  } else if (index < 0) {
+    report_reason("more than %d fused Adam functions were met: further ones are left alone",
+                  FUNCTIONS_MOST);
   }
   pthread_mutex_unlock(&table_lock);
   return index;
@@ -195,8 +201,9 @@ struct function *recognise(CUfunction function) {
   uint64_t found = atomic_load_explicit(word, memory_order_acquire);
   if (found >> INDEX_BITS != handle) {
     const unsigned flush = atomic_load_explicit(&flushes, memory_order_seq_cst);
-    const struct family *family = classify(function);
-    const int index = family ? index_of(function, family) : -1;
+    const char *name = name_of(function);
+    const struct family *family = name ? classify(function, name) : NULL;
+    const int index = family ? index_of(function, name, family) : -1;
     found = handle << INDEX_BITS | (uint64_t)(index + 1);
     atomic_store_explicit(word, found, memory_order_seq_cst);
     /* A flush that came in between wants this answer forgotten as well. */
@@ -209,9 +216,6 @@ struct function *recognise(CUfunction function) {
 
 void recognise_forget(void) {
   atomic_fetch_add_explicit(&flushes, 1, memory_order_seq_cst);
-  pthread_mutex_lock(&table_lock);
-  memset(current, 0, sizeof current);
-  pthread_mutex_unlock(&table_lock);
   for (unsigned i = 0; i < CACHE_WORDS; i++)
     atomic_store_explicit(&cache[i], 0, memory_order_seq_cst);
 }

@@ -38,7 +38,7 @@ struct function {
 /* The function of a launch, or NULL when it is not ours to touch. */
 struct function *recognise(CUfunction function);
 
-/* Handles may be re-used from now on. Safe against concurrent launches. */
+/* Handles may be re-used from now on: each is asked for its name and layout again. Safe against concurrent launches. */
 void recognise_forget(void);
 
 /* Calls `visit` for every function ever recognised. Under the enqueue lock. */

@@ -301,9 +301,17 @@ void step_forget_functions(void) {
   recognise_forget();
 }
 
+/* A new context may have the handle of one that ended: nothing found out in that one is for it. */
+static void forget_branches(struct function *function, void *context) {
+  for (struct branch *branch = function->branches; branch; branch = branch->next)
+    if (branch->context == context)
+      branch->context = NULL;
+}
+
 void step_forget_context(CUcontext context) {
   enqueue_lock();
   ring_forget(context);
+  recognise_each(forget_branches, context);
   enqueue_unlock();
 }
 

@@ -127,6 +127,11 @@ why() { report '.functions[0].why'; }
   expect '.reasons | map(test("calibration waits: the device is busy")) | any' "the reason"
 }
 
+@test "modules of others that are unloaded between steps cost no calibration" {
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adamw unload=1 steps=8
+  expect '.totals.calibrations == 1 and .functions[0].launches == 8 and .functions[0].launches_cpu == 7' "one calibration, every launch recognised"
+}
+
 @test "a budget for part of the state: the other blocks stay the program's kernel's, in the same launch" {
   for mode in cpu stream; do
     OFFLOAD_HOST_MEMORY=640KiB OFFLOAD_STEP=$mode compare $mode 25544_float-adam

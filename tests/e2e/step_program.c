@@ -19,6 +19,7 @@
      gate=0           1: after the steps, one more on a stream that waits for a word which the host writes only when a
                       second stream has done its own step, on tensors of its own. More: so many steps with learning
                       rates of their own, before the host writes the word
+     unload=0         1: after every step a module of somebody else's is loaded and unloaded
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
@@ -360,6 +361,12 @@ int main(int count, char **list) {
     CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_floats / 2 * 4, stream));
     for (int i = 2; i < LISTS && copying; i++)
       CU(cuMemcpyDtoDAsync(copies[i], arrays[i], array_floats * 4, stream));
+    if (option("unload", 0) != 0) {
+      CUmodule other;
+      CU(cuModuleLoadData(&other, ".version 6.5\n.target sm_70\n.address_size 64\n"
+                                  ".visible .entry other() { ret; }\n"));
+      CU(cuModuleUnload(other));
+    }
     if (option("sync", 0) != 0)
       print_hashes(step);
   }

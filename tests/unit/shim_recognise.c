@@ -201,14 +201,39 @@ static void test_cache(const struct row *row) {
   recognise_forget();
   tap_ok(!ask(handle, "_Z4axpyPf", row) && questions > asked,
          "after a module was unloaded its handles are looked at anew");
+  function->branches = (struct branch *)&other;
+  unsigned same = 0;
+  for (unsigned i = 0; i < 300; i++) {
+    recognise_forget();
+    same += ask(handle, row->name, row) == function && function->branches;
+  }
+  tap_ok(same == 300,
+         "a handle that comes again under its name is what it was, after any number of "
+         "modules were unloaded");
+  function->branches = NULL;
+  char other_build[700];
+  snprintf(other_build, sizeof other_build, "%s", row->name);
+  strstr(other_build, "f7f2fd5f")[0] = '0';
   recognise_forget();
-  struct function *again = ask(handle, row->name, row);
+  struct function *again = ask(handle, other_build, row);
   tap_ok(again && again != function && again->row == function->row && !again->branches,
-         "a handle that comes again keeps its row in the report and nothing else");
+         "a handle of another build's function keeps its row in the report and nothing else");
   kernels_only = true;
   tap_ok(ask(fresh(), row->name, row) != NULL, "a CUkernel passed as a CUfunction is recognised");
   kernels_only = false;
   tap_ok(!recognise(NULL), "no function is not recognised");
+}
+
+/* Last: nothing new is recognised afterwards. */
+static void test_full(const struct row *row) {
+  unsigned taken = 0;
+  while (ask(fresh(), row->name, row) && taken < 1000)
+    taken++;
+  (void)ask(fresh(), row->name, row);
+  unsigned told = 0;
+  for (unsigned i = 0; i < atomic_load(&report.reason_count); i++)
+    told += strstr(report.reasons[i], "fused Adam functions were met") != NULL;
+  tap_ok(taken > 100 && taken < 1000 && told == 1, "a full table is told once as a reason");
 }
 
 /* ---- launches ---- */
@@ -305,5 +330,6 @@ int main(int count, char **arguments) {
   for (unsigned i = 0; i < row_count; i++)
     if (ours(&rows[i]) && strcmp(rows[i].scalars, "OPM") == 0 && strcmp(rows[i].mode, "adamw") == 0)
       test_arguments(&rows[i]);
+  test_full(row);
   return tap_done();
 }
