@@ -294,6 +294,7 @@ static int dram_bound(void) {
 /* The same with a drive of 6 GB/s that reads 2 bytes for each that comes down: 2 GB. */
 static int drive_bound(void) {
   setenv("GPUSIM_HOST_WORK", "dram=7,drive_read=2,drive_write=0.5", 1);
+  setenv("GPUSIM_QUEUES", "8", 1); /* in one, the wait for a piece holds up the next one's copy */
   begin("h100-8");
   clear_words();
   for (uint32_t i = 1; i <= 10; i++)
@@ -570,6 +571,7 @@ static int synchronised_context(void) {
 static int full_queue(void) {
   kernels_take("looping=20000");
   setenv("GPUSIM_DEPTH", "2", 1);
+  setenv("GPUSIM_QUEUES", "8", 1);
   begin("h200");
   for (int i = 0; i < 3; i++)
     kernel(streams[0]);
