@@ -95,6 +95,12 @@ static bool open_streams(struct ring *ring) {
     TRY(driver.cuEventCreate(&ring->slots[i].down, CU_EVENT_DISABLE_TIMING));
     TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
   }
+  /* A first use may still have something to make, which must not fail in the middle of a step. */
+  TRY(driver.cuEventRecord(ring->begin, ring->down));
+  TRY(driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  TRY(driver.cuEventRecord(ring->up_last, ring->up));
+  TRY(driver.cuStreamWaitEvent(ring->scratch, ring->up_last, 0));
+  TRY(driver.cuStreamWaitEvent(ring->down, ring->up_last, 0));
   for (unsigned i = 0; i < RING_PROOFS; i++)
     TRY(driver.cuEventCreate(&ring->proofs[i].read, CU_EVENT_DISABLE_TIMING));
   return true;
@@ -347,19 +353,31 @@ struct ring_slot *ring_next(struct ring *ring) {
   return slot;
 }
 
+void ring_drain(struct ring *ring, const char *what) {
+  enum { POLLS_PER_SECOND = 50 };
+  if (!ring->worker)
+    return;
+  bool lost = false;
+  for (uint64_t waited = 0; !lost && waited < DRAIN_NS; waited += 1000000000u / POLLS_PER_SECOND) {
+    if (worker_wait_idle(ring->worker, 1000000000u / POLLS_PER_SECOND))
+      return;
+    const CUresult result = driver.cuStreamQuery(ring->down);
+    lost = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+  }
+  report_line(LOG_NORMAL,
+              "%s ends while optimizer steps are still in flight %s: they end as failed", what,
+              lost ? "on a GPU that no longer answers" : "after 10 seconds");
+  worker_fail(ring->worker);
+}
+
 void ring_forget(CUcontext context) {
   for (unsigned i = 0; i < CONTEXTS_MOST; i++) {
     struct ring *ring = rings[i];
     if (!ring || ring->context != context)
       continue;
-    if (ring->worker) {
-      if (!worker_wait_idle(ring->worker, DRAIN_NS)) {
-        report_line(LOG_NORMAL, "a context ends while optimizer steps are still in flight after 10 "
-                                "seconds: they end as failed");
-        worker_fail(ring->worker);
-      }
+    ring_drain(ring, "a context");
+    if (ring->worker)
       worker_stop(ring->worker);
-    }
     rings[i] = NULL;
     free(ring);
   }

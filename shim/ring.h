@@ -104,7 +104,7 @@ struct ring *ring_of_context(void);
 struct ring *ring_find(CUcontext context);
 
 /* Each makes what is missing up to its stage. False with ring->why. They call the driver, which may
-   wait for the device, but leave nothing enqueued. */
+   wait for the device, but leave nothing enqueued that works. */
 bool ring_open(struct ring *);
 bool ring_stage(struct ring *, const struct config *);
 bool ring_prepare(struct ring *, const struct config *, const struct adam_api *);
@@ -124,6 +124,10 @@ void ring_took(struct ring *, CUstream stream, CUevent done);
 
 /* The slot to use next. */
 struct ring_slot *ring_next(struct ring *);
+
+/* Waits for the worker, at most 10 seconds and not at all for a GPU that is lost; then lets what is
+   in flight end as failed, with a line that begins with `what`. */
+void ring_drain(struct ring *, const char *what);
 
 /* Forgets a context: waits (bounded) for the worker, ends it and frees what is on the host. Driver
    objects go with the context. */

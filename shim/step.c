@@ -17,9 +17,6 @@ static struct plan the_plan; /* large; under the enqueue lock */
 static struct state_tensor tensors[BLOCKS_MOST];
 static _Atomic bool adam_seen;
 
-/* How long the process's end waits for steps in flight before they end as failed. */
-#define FINISH_NS 10000000000u
-
 /* ---- what a row of the report says ---- */
 
 static void say(char *field, size_t bytes, const char *text) {
@@ -326,11 +323,7 @@ bool step_adam_seen(void) {
 
 static void finish_ring(struct ring *ring, void *unused) {
   (void)unused;
-  if (!ring->worker || worker_wait_idle(ring->worker, FINISH_NS))
-    return;
-  report_line(LOG_NORMAL, "the process ends while optimizer steps are still in flight after 10 "
-                          "seconds: they end as failed");
-  worker_fail(ring->worker);
+  ring_drain(ring, "the process");
 }
 
 /* A refusal after which nothing was launched any more is still missing from its row. */

@@ -132,6 +132,15 @@ why() { report '.functions[0].why'; }
   expect '.totals.calibrations == 1 and .functions[0].launches == 8 and .functions[0].launches_cpu == 7' "one calibration, every launch recognised"
 }
 
+@test "a program whose GPU is lost in the middle of a step ends without waiting for it" {
+  SECONDS=0
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adamw lost=1 >/dev/null 2>&1 || true # the simulator counts the kernel's error
+  [ "$SECONDS" -lt 8 ]
+  assert_done cpu
+  diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out"
+  [ "$(sim .kernel_errors)" -eq 1 ] && [ "$(sim .violations)" -eq 0 ]
+}
+
 @test "a budget for part of the state: the other blocks stay the program's kernel's, in the same launch" {
   for mode in cpu stream; do
     OFFLOAD_HOST_MEMORY=640KiB OFFLOAD_STEP=$mode compare $mode 25544_float-adam

@@ -20,6 +20,7 @@
                       second stream has done its own step, on tensors of its own. More: so many steps with learning
                       rates of their own, before the host writes the word
      unload=0         1: after every step a module of somebody else's is loaded and unloaded
+     lost=0           1: at the end a step behind a kernel that reads nothing's address; prints what the driver says
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
@@ -218,6 +219,23 @@ static void step_group(CUfunction function, const struct layout *layout, size_t 
   free(metadata);
 }
 
+/* The context is lost before the last step's gradients are there. */
+static void step_lost(CUfunction function, const struct layout *layout, struct scalars *s,
+                      CUstream stream) {
+  static const char image[] =
+      ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
+      ".b32 "
+      "b; mov.u64 a, 64; ld.global.u32 b, [a]; st.global.u32 [a], b; ret; }\n";
+  CUmodule module;
+  CUfunction bad;
+  CU(cuModuleLoadData(&module, image));
+  CU(cuModuleGetFunction(&bad, module, "bad"));
+  CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+  step_group(function, layout, 0, tensor_count, s, stream);
+  printf("%d\n", (int)cuCtxSynchronize());
+  exit(0);
+}
+
 /* A step of the first half waits on its stream for a word that the host writes when the other half's
    step, on another stream, is done. */
 static void step_gated(CUfunction function, const struct layout *layout, struct scalars *s,
@@ -372,6 +390,8 @@ int main(int count, char **list) {
   }
   if (option("new_branch", 0) != 0) /* a path through the kernel that was not taken before */
     s.maximize = !s.maximize;
+  if (option("lost", 0) != 0)
+    step_lost(function, layout, &s, streams[0]);
   if (option("gate", 0) != 0)
     step_gated(function, layout, &s, streams[0]);
   print_hashes(steps);

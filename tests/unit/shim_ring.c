@@ -6,6 +6,7 @@
 #include "tests/lib/tap.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct driver driver;
 
@@ -100,6 +101,30 @@ static CUresult event_create(CUevent *event, unsigned flags) {
   *event = (CUevent)(last += 0x10);
   return CUDA_SUCCESS;
 }
+static CUstream used[8]; /* by an event that was recorded there or waited for */
+static unsigned use_count;
+static CUresult use(CUstream stream) {
+  if (use_count < 8)
+    used[use_count++] = stream;
+  return CUDA_SUCCESS;
+}
+static CUresult event_record(CUevent event, CUstream stream) {
+  (void)event;
+  return use(stream);
+}
+static CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
+  (void)event, (void)flags;
+  return use(stream);
+}
+static CUresult query_answer; /* of every stream and event */
+static CUresult stream_query(CUstream stream) {
+  (void)stream;
+  return query_answer;
+}
+static CUresult event_query(CUevent event) {
+  (void)event;
+  return query_answer;
+}
 static CUresult module_load(CUmodule *module, const void *image) {
   *module = (CUmodule)0x9000;
   return modules_fail || !strstr(image, "off_apply") ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
@@ -160,6 +185,11 @@ static void test_stages(const struct adam_api *api) {
   struct ring *ring = ring_of_context();
   tap_ok(ring && ring_of_context() == ring && ring_find(current) == ring, "a context has one ring");
   tap_ok(ring_open(ring) && ring->gather && ring->apply, "streams, events and kernels are made");
+  unsigned touched = 0;
+  for (unsigned i = 0; i < use_count; i++)
+    touched |= (used[i] == ring->down) | (used[i] == ring->up) << 1 |
+               (unsigned)(used[i] == ring->scratch) << 2;
+  tap_ok(touched == 7, "each side stream was used once before a step is in it");
   const bool staged = ring_stage(ring, &config);
   tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
              ring->slot_count >= 2,
@@ -181,6 +211,23 @@ static void test_stages(const struct adam_api *api) {
   tap_ok(tries >= 9 && kept == 0, "a failure at any of %u allocations leaves nothing behind",
          tries);
   tap_ok(ring->prepared && ring->worker, "then it is prepared whole");
+
+  query_answer = CUDA_ERROR_NOT_READY;
+  const bool free_first = !ring_taken(ring, (CUstream)0x10);
+  ring_took(ring, (CUstream)0x10, ring->up_last);
+  const bool own = !ring_taken(ring, (CUstream)0x10), others = ring_taken(ring, (CUstream)0x20);
+  query_answer = CUDA_SUCCESS;
+  tap_ok(free_first && own && others && !ring_taken(ring, (CUstream)0x20),
+         "the ring is taken for other streams until its last step is done");
+
+  /* A step whose gradients never come, on a GPU that is lost. */
+  _Atomic uint32_t never = 0;
+  worker_prove(ring->worker, &(struct proof_job){.ready = &never, .generation = 1});
+  query_answer = CUDA_ERROR_ILLEGAL_ADDRESS;
+  const time_t before = time(NULL);
+  ring_drain(ring, "a test");
+  tap_ok(worker_wait_idle(ring->worker, 5000000000u) && time(NULL) - before < 4,
+         "nobody waits for steps on a GPU that is lost");
   ring_forget(current);
   context_ends();
   tap_ok(!ring_find(current), "a context that ends is forgotten, its worker too");
@@ -247,6 +294,10 @@ int main(void) {
   driver.cuCtxGetCurrent = get_current;
   driver.cuStreamCreateWithPriority = stream_create;
   driver.cuEventCreate = event_create;
+  driver.cuEventRecord = event_record;
+  driver.cuStreamWaitEvent = wait_event;
+  driver.cuStreamQuery = stream_query;
+  driver.cuEventQuery = event_query;
   driver.cuModuleLoadData = module_load;
   driver.cuModuleGetFunction = module_function;
   driver.cuStreamWriteValue32_v2 = driver.cuStreamWaitValue32_v2 = write_value;
