@@ -1,11 +1,9 @@
 /* Wrappers of everything that starts kernels. A recognised launch goes to the step; any other is
    shown to the state rooms and handed on unchanged. */
 #include "hooks.h"
-#include "lock.h"
 #include "state.h"
 #include "step.h"
 #include "touch.h"
-#include <stdlib.h>
 
 /* True when the step took the launch over. */
 static bool taken(const struct launch *launch, CUresult *result, const char *where) {
@@ -77,25 +75,10 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 
-/* What a graph's nodes touch is not known here: it may be anything, so moving waits for it. */
-static void graph_touches(CUstream stream) {
-  uintptr_t low, high;
-  range_watched(&low, &high);
-  if (low >= high)
-    return;
-  size_t count = 0;
-  enqueue_lock();
-  struct range **ranges = range_list(&count);
-  for (size_t i = 0; ranges && i < count; i++)
-    touch_stream(ranges[i], stream);
-  enqueue_unlock();
-  free((void *)ranges);
-}
-
 #define GRAPH_LAUNCH(symbol, is_per_thread)                                                        \
   CUresult hook_##symbol(CUgraphExec graph, CUstream stream) {                                     \
     if (process_active())                                                                          \
-      graph_touches(hook_stream(stream, is_per_thread));                                           \
+      touch_everything(hook_stream(stream, is_per_thread));                                        \
     return hook_pass(symbol, (graph, stream));                                                     \
   }
 GRAPH_LAUNCH(cuGraphLaunch, false)

@@ -77,6 +77,30 @@ void touch_range(struct range *range, CUstream stream) {
     atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
 }
 
+/* ---- graphs ---- */
+
+/* Of the context that the stream belongs to: from another it couldn't be waited for. Not under the
+   enqueue lock, which is held while a driver blocks on a full queue: a move that is under way gives
+   up what was touched meanwhile. */
+void touch_everything(CUstream stream) {
+  uintptr_t low, high;
+  CUcontext context = NULL;
+  range_watched(&low, &high);
+  if (low >= high)
+    return;
+  const bool special = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  if (special ? driver.cuCtxGetCurrent(&context) : driver.cuStreamGetCtx(stream, &context))
+    return; /* the launch will fail as well */
+  range_table_hold();
+  struct range *range;
+  for (size_t i = 0; (range = range_nth(i)); i++)
+    if (range->context == context) {
+      touch_stream(range, stream);
+      atomic_fetch_add_explicit(&range->touches, 1, memory_order_release);
+    }
+  range_table_release();
+}
+
 /* ---- copies and memsets ---- */
 
 void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {

@@ -8,6 +8,10 @@
 /* A stream is about to work on the range. 0 counts as the legacy stream. */
 void touch_stream(struct range *, CUstream stream);
 
+/* A graph is about to be launched. What its nodes touch is not known here: it may be anything, so
+   moving waits for it. */
+void touch_everything(CUstream stream);
+
 /* For those who hold the range table. Whether a range is watched; a foreign touch on a stream; the pieces of [from, to), or
    from an address to the end of the known state that it lies in, as touched: true when one of them is on the host. */
 bool touch_watched(const struct range *);

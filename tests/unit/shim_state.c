@@ -311,6 +311,50 @@ static const char *write_during_move(void) {
   return NULL;
 }
 
+/* A graph that writes is launched while its range is being moved, by a thread of its own. */
+static CUgraphExec late_graph;
+static CUresult copy_then_launch(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CUresult result = whole_driver()->cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+  if (late_graph) {
+    (void)driver.cuStreamSynchronize(stream);
+    touch_everything(CU_STREAM_LEGACY);
+    (void)driver.cuGraphLaunch(late_graph, CU_STREAM_LEGACY);
+    (void)driver.cuStreamSynchronize(CU_STREAM_LEGACY);
+    late_graph = NULL;
+  }
+  return result;
+}
+
+/* The rooms don't need it, so it isn't in their table. */
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph) {
+  CUresult (*real)(CUgraphExec *, CUgraph, unsigned long long) = NULL;
+  CUresult result =
+      driver.cuGetProcAddress("cuGraphInstantiateWithFlags", (void **)&real, 11040, 0);
+  return result ? result : real(exec, graph, 0);
+}
+
+static const char *graphs(void) {
+  struct pair pair = make_pair(2 * PIECE, 1);
+  CUcontext contexts[2] = {NULL, other_device()};
+  CHECK(contexts[1] && !driver.cuCtxGetCurrent(&contexts[0]));
+  CUstream capturing = new_stream(), elsewhere;
+  CUgraph graph;
+  CHECK(!driver.cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CHECK(!driver.cuMemsetD8Async(pair.v, 0x45, PIECE, capturing));
+  CHECK(!driver.cuStreamEndCapture(capturing, &graph));
+  CHECK(!instantiate(&late_graph, graph));
+  CHECK(!driver.cuCtxSetCurrent(contexts[1]) && (elsewhere = new_stream()));
+  CHECK(!driver.cuCtxSetCurrent(contexts[0]) && !names(&pair, 1, NULL));
+  touch_everything(elsewhere); /* could not be waited for from here */
+  driver.cuMemcpyDtoDAsync_v2 = copy_then_launch;
+  CHECK(!names(&pair, 1, NULL) && !late_graph && !atomic_load(&stopped));
+  unsigned char byte = 0;
+  CHECK(!driver.cuMemcpyDtoH_v2(&byte, pair.v + 5, 1) && byte == 0x45);
+  CHECK(on_host(&pair) == 0); /* both ranges were touched */
+  CHECK(!names(&pair, 1, NULL) && on_host(&pair) == 4 && *(unsigned char *)pair.v == 0x45);
+  return NULL;
+}
+
 static const char *destroyed_stream(void) {
   struct pair pair = make_pair(2 * PIECE, 1);
   CUstream side = new_stream();
@@ -575,6 +619,8 @@ int main(void) {
   TEST_CASE("the same with one hardware queue", "GPUSIM_QUEUES=1 FAKECUDA_QUEUES=1", late_writes);
   TEST_CASE("moving waits for the stream of the step that begins", "", new_optimizer_stream);
   TEST_CASE("a write that comes while a piece is being copied is not lost", "", write_during_move);
+  TEST_CASE("a graph launched during a move, or elsewhere, loses nothing", "GPUSIM_DEVICES=2",
+            graphs);
   TEST_CASE("moving waits for the work of a stream that was destroyed", "", destroyed_stream);
   TEST_CASE("a stream that doesn't finish puts the move off", "", stuck_stream);
   TEST_CASE("nothing moves while a capture is open, and what a capture saw never does", "",
