@@ -199,7 +199,7 @@ static CUresult allocate_cpu_block(struct ring *ring) {
   return CUDA_SUCCESS;
 }
 
-bool ring_stage(struct ring *ring, const struct config *config) {
+bool ring_stage(struct ring *ring, const struct config *config, size_t useful) {
   enum { STEPS_BETWEEN_TRIES = 8 };
   if (ring->staged)
     return true;
@@ -220,6 +220,11 @@ bool ring_stage(struct ring *ring, const struct config *config) {
     ring->staging_failed_step = state_step() + 1;
     return false;
   }
+  /* More than the state that passes through in a step would be of no use; the least shape always is. */
+  if (useful < ring_bytes(2, CHUNK_ELEMENTS))
+    useful = ring_bytes(2, CHUNK_ELEMENTS);
+  if (bytes > useful)
+    bytes = useful;
   /* Before the slots, which take the last of a full device. Without it, `stream` remains. */
   if (config->step != STEP_STREAM && ring->gather)
     (void)allocate_cpu_block(ring);

@@ -104,9 +104,10 @@ struct ring *ring_of_context(void);
 struct ring *ring_find(CUcontext context);
 
 /* Each makes what is missing up to its stage. False with ring->why. They call the driver, which may
-   wait for the device, but leave nothing enqueued that works. */
+   wait for the device, but leave nothing enqueued that works. `useful`: device slots of more bytes
+   than that, all together, are not made. */
 bool ring_open(struct ring *);
-bool ring_stage(struct ring *, const struct config *);
+bool ring_stage(struct ring *, const struct config *, size_t useful);
 bool ring_prepare(struct ring *, const struct config *, const struct adam_api *);
 
 /* Device memory that a ring of so many slots of so many elements takes. */

@@ -17,6 +17,13 @@ static struct plan the_plan; /* large; under the enqueue lock */
 static struct state_tensor tensors[BLOCKS_MOST];
 static _Atomic bool adam_seen;
 
+/* Bytes of state that a step names: of the present one so far, and of the last one, which is whole.
+   Under the enqueue lock. */
+static struct {
+  uint64_t step;
+  size_t present, last;
+} named;
+
 /* ---- what a row of the report says ---- */
 
 static void say(char *field, size_t bytes, const char *text) {
@@ -138,6 +145,20 @@ static void part_blocks(struct plan *plan, bool any) {
   }
 }
 
+/* How large staging is worth being. In the very first step nobody knows yet. */
+static size_t staging_useful(void) {
+  if (named.last == 0)
+    return SIZE_MAX;
+  return named.last > named.present ? named.last : named.present;
+}
+
+static void count_named(const struct plan *plan) {
+  if (named.step != state_step())
+    named.last = named.present, named.present = 0;
+  named.step = state_step();
+  named.present += (plan->ours_elements + plan->rest_elements) * 2 * sizeof(float);
+}
+
 /* Cuts our blocks into runs, each of which fits a slot. */
 static void cut_runs(struct plan *plan) {
   const struct family *family = plan->function->family;
@@ -221,7 +242,7 @@ static bool staged(struct plan *plan, const char **why) {
     return false;
   }
   *why = plan->ring->why;
-  return ring_open(plan->ring) && ring_stage(plan->ring, process_config());
+  return ring_open(plan->ring) && ring_stage(plan->ring, process_config(), staging_useful());
 }
 
 static CUresult carry_out(struct plan *plan) {
@@ -232,6 +253,7 @@ static CUresult carry_out(struct plan *plan) {
   if (result != CUDA_SUCCESS)
     return result;
   part_blocks(plan, range_any_host() && wanted != STEP_DIRECT);
+  count_named(plan);
   if (row) {
     atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&row->blocks, plan->launch->grid[0], memory_order_relaxed);

@@ -203,6 +203,11 @@ why() { report '.functions[0].why'; }
   OFFLOAD_DEVICE_STAGING=1100KiB both 25544_float-adam
 }
 
+@test "little state takes little staging: what is free on the device stays free for the program" {
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
+  [ "$(sim .device_bytes_peak)" -lt $((6 << 20)) ]
+}
+
 @test "staging that holds no chunk leaves the steps to the program's kernel and says what to set" {
   OFFLOAD_DEVICE_STAGING=100KiB compare direct 25544_float-adamw
   [[ $(why) == *OFFLOAD_DEVICE_STAGING* ]]

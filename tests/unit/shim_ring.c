@@ -190,7 +190,7 @@ static void test_stages(const struct adam_api *api) {
     touched |= (used[i] == ring->down) | (used[i] == ring->up) << 1 |
                (unsigned)(used[i] == ring->scratch) << 2;
   tap_ok(touched == 7, "each side stream was used once before a step is in it");
-  const bool staged = ring_stage(ring, &config);
+  const bool staged = ring_stage(ring, &config, SIZE_MAX);
   tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
              ring->slot_count >= 2,
          "where the device is short the ring is halved until it fits: %zu of %zu bytes",
@@ -240,22 +240,46 @@ static void test_refusals(const struct adam_api *api) {
   modules_fail = 1;
   struct ring *ring = ring_of_context();
   tap_ok(ring_open(ring) && !ring->gather, "without our kernels streaming is still possible");
-  tap_ok(!ring_stage(ring, &config) && strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
          "staging too small is a sentence: %s", ring->why);
   config.device_staging.bytes = (size_t)16 << 20;
   device_room = device_used;
   step_now = 100;
-  tap_ok(!ring_stage(ring, &config) && strstr(ring->why, "memory"), "so is a full device: %s",
-         ring->why);
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "memory"),
+         "so is a full device: %s", ring->why);
   device_room = (size_t)64 << 20;
-  tap_ok(!ring_stage(ring, &config), "which is not asked again at once");
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX), "which is not asked again at once");
   step_now = 120;
-  tap_ok(ring_stage(ring, &config), "but some steps later");
+  tap_ok(ring_stage(ring, &config, SIZE_MAX), "but some steps later");
   tap_ok(!ring_prepare(ring, &config, api) && ring->why[0], "the CPU step needs our kernels: %s",
          ring->why);
   ring_forget(current);
   current = NULL;
   tap_ok(!ring_of_context(), "without a context there is no ring");
+}
+
+static void test_little_state(void) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = (size_t)16 << 20;
+  device_room = device_used + ((size_t)64 << 20);
+  static const size_t useful[] = {100, (size_t)3 << 20, (size_t)40 << 20};
+  size_t taken[3];
+  bool staged = true;
+  for (unsigned i = 0; i < 3; i++) {
+    current = (CUcontext)(uintptr_t)(0x1200 + i * 0x100);
+    struct ring *ring = ring_of_context();
+    const size_t before = device_used;
+    config.step = STEP_STREAM;
+    staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i]);
+    taken[i] = device_used - before;
+    ring_forget(current);
+  }
+  tap_ok(
+      staged && taken[0] == ring_bytes(2, CHUNK_ELEMENTS) && taken[1] <= (size_t)3 << 20 &&
+          taken[1] >= taken[0] && taken[2] > (size_t)12 << 20 && taken[2] <= (size_t)16 << 20,
+      "staging is no larger than a step's state, nor smaller than two slots of a chunk: %zu, %zu, "
+      "%zu bytes",
+      taken[0], taken[1], taken[2]);
 }
 
 static void test_launches(void) {
@@ -305,6 +329,9 @@ int main(void) {
   test_shapes();
   test_stages(offload_adam());
   test_refusals(offload_adam());
+  modules_fail = 0;
+  current = (CUcontext)0x1200;
+  test_little_state();
   test_launches();
   return tap_done();
 }
