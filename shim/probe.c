@@ -1,5 +1,6 @@
 /* The elements of calibration and of the running proof, and the search for the scalars that explain
- * a result. See probe.h. */
+ * a result. See probe.h. Longer than most rooms: both data sets are made of the same kinds of
+ * elements. */
 #include "probe.h"
 #include <math.h>
 #include <stdlib.h>

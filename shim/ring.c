@@ -1,5 +1,6 @@
 /* A context's side of the steps: see ring.h. Every stage is made whole or not at all; what a failed
-   stage had made is given back, so that a later try starts clean. */
+   stage had made is given back, so that a later try starts clean. Longer than most rooms: stages, what they give back and the calls
+   of our kernels share the layout of slots. */
 #define _GNU_SOURCE
 #include "ring.h"
 #include "process.h"

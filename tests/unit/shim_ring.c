@@ -187,8 +187,8 @@ static void test_stages(const struct adam_api *api) {
   tap_ok(ring_open(ring) && ring->gather && ring->apply, "streams, events and kernels are made");
   unsigned touched = 0;
   for (unsigned i = 0; i < use_count; i++)
-    touched |= (used[i] == ring->down) | (used[i] == ring->up) << 1 |
-               (unsigned)(used[i] == ring->scratch) << 2;
+    touched |= (used[i] == ring->down ? 1u : 0u) | (used[i] == ring->up ? 2u : 0u) |
+               (used[i] == ring->scratch ? 4u : 0u);
   tap_ok(touched == 7, "each side stream was used once before a step is in it");
   const bool staged = ring_stage(ring, &config, SIZE_MAX);
   tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
