@@ -351,6 +351,7 @@ ptx_handler ptx_select(const struct ptx_instruction *);
 /* For tests: use the build for any CPU, or again the best one. */
 void ptx_select_plain(bool);
 ptx_handler ptx_select_memory(const struct ptx_instruction *);
+ptx_handler ptx_select_access(const struct ptx_instruction *);
 /* Waits are over: all of `members` (a mask over the warp that starts at lane `warp`) stand at
    this instruction. */
 void ptx_warp_execute(struct ptx_team *, const struct ptx_instruction *, uint32_t warp,
@@ -358,6 +359,9 @@ void ptx_warp_execute(struct ptx_team *, const struct ptx_instruction *, uint32_
 /* Host address of `bytes` bytes for one lane, or NULL after ptx_fail. */
 uint8_t *ptx_resolve(struct ptx_team *, const struct ptx_instruction *, uint32_t lane,
                      enum ptx_space, uint64_t address, uint32_t bytes, bool write);
+/* The bounds that contain [address, address + bytes), or NULL. The bytes of one mapping are
+   contiguous. */
+const struct ptx_bounds *ptx_bounds_of(struct ptx_block *, uint64_t address, uint64_t bytes);
 /* Drops cached bounds when the map of memory has changed: once before the resolving of an
    instruction. */
 void ptx_bounds_refresh(struct ptx_block *);

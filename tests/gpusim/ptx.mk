@@ -56,3 +56,15 @@ $(B)/tests/unit/gpusim_ptx: $(PTX_TEST_FILES)
 $(PTX_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/gpusim_ptx.h tests/unit/gpusim_ptx_checks.def tests/lib/tap.h $(PTX_OBJECTS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -ffp-contract=off -o $@ $< $(PTX_OBJECTS) -ldl -lpthread -lm
+
+# What launches cost: charlm's own kernels, compiled as charlm compiles them.
+$(PTX_KERNELS)/bench_model.ptx: integration/charlm/model.cu integration/charlm/model_kernels.cuh
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O2 -Iintegration/charlm -ptx -arch=compute_80 -o $@ $<
+$(PTX_KERNELS)/bench_adam.ptx: integration/charlm/kernels/3336_float/fused_adamw_impl.cu integration/charlm/kernels/fused_impl.cuh
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O2 -Iintegration/charlm -ptx -arch=compute_80 -o $@ $<
+$(B)/gpusim-bench: tests/gpusim/bench/bench.c $(GPUSIM)/libcuda.so.1 $(PTX_KERNELS)/bench_model.ptx $(PTX_KERNELS)/bench_adam.ptx
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -o $@ $< -L$(GPUSIM) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/gpusim'
+BENCHES += $(B)/gpusim-bench
+ALL += $(B)/gpusim-bench

@@ -1,7 +1,6 @@
-/* Checked access to memory: addresses of a run of lanes become host addresses, then values are
-   moved. Loads, stores, atomics, asynchronous copies, conversions between generic addresses and
-   those of a space. Called through ptx_select_memory's handlers; ptx_resolve and ptx_copy_local
-   also by other rooms.
+/* Checked access to memory: a lane's address becomes a host address. Asynchronous copies, conversions
+   between generic addresses and those of a space. Loads and stores, a run of lanes at once, are in
+   ptx_exec_access.c, atomics in ptx_atomic.c.
 
    An access must be aligned to its size (716) and lie in one mapping that the launch's device may
    use, writable for a store (700). Bounds seen lately are kept per worker and dropped when
@@ -12,17 +11,7 @@
 #include <string.h>
 
 #define RACY __attribute__((no_sanitize("thread")))
-
-struct places {  /* where the lanes [first, end) access */
-  uint8_t *base; /* lane l at base + (l - first) * stride, or NULL: */
-  size_t stride;
-  uint8_t *where[PTX_LANES];
-};
-
-/* The bounds that contain [address, address + bytes), or NULL. The bytes of one mapping are
-   contiguous. */
-static const struct ptx_bounds *bounds_of(struct ptx_block *block, uint64_t address,
-                                          uint64_t bytes) {
+const struct ptx_bounds *ptx_bounds_of(struct ptx_block *block, uint64_t address, uint64_t bytes) {
   for (uint32_t k = 0; k < PTX_BOUNDS; k++) {
     const struct ptx_bounds *b = &block->bounds[k];
     if (address >= b->low && address < b->high && bytes <= b->high - address)
@@ -103,9 +92,8 @@ uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32
   default:
     break;
   }
-  const struct ptx_bounds *b = bounds_of(block, address, bytes);
-  if (b && (!write || b->writable)) {
-    block->traffic[b->on_host][write] += bytes;
+  const struct ptx_bounds *b = ptx_bounds_of(block, address, bytes);
+  if (b && (!write || b->writable))
     return b->bytes + (address - b->low);
   }
   ptx_fail(t, i, lane, 700,
@@ -115,8 +103,6 @@ uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32
   return NULL;
 }
 
-/* ---- a run of lanes at once ---- */
-
 void ptx_addresses(ARGS, uint64_t *out) {
   const int64_t offset = i->offset;
   const uint8_t *cells = t->registers + i->address;
@@ -124,186 +110,6 @@ void ptx_addresses(ARGS, uint64_t *out) {
     LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + (uint64_t)offset;
   else
     LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + (uint64_t)offset);
-}
-
-/* One place for all lanes, or, in local memory, the same place in each lane's own. */
-static bool locate_fixed(ARGS, uint32_t bytes, bool write, struct places *p) {
-  p->base = ptx_resolve(t, i, first, (enum ptx_space)i->space, (uint64_t)i->offset, bytes, write);
-  p->stride = i->space == PTX_LOCAL ? t->block->program->local_bytes : 0;
-  (void)end;
-  return p->base != NULL;
-}
-
-/* Neighbouring lanes at neighbouring addresses of one mapping. */
-static bool locate_row(ARGS, const uint64_t *a, uint32_t bytes, bool write, struct places *p) {
-  struct ptx_block *block = t->block;
-  uint64_t differ = 0, whole = (uint64_t)(end - first) * bytes;
-  LANES differ |= a[l] - a[first] - (uint64_t)(l - first) * bytes;
-  if (differ || a[first] % bytes)
-    return false;
-  p->stride = bytes;
-  if (i->space == PTX_SHARED) {
-    p->base = block->shared + a[first];
-    return a[first] <= block->shared_bytes && whole <= block->shared_bytes - a[first];
-  }
-  const struct ptx_bounds *b = bounds_of(block, a[first], whole);
-  if (!b || (write && !b->writable))
-    return false;
-  p->base = b->bytes + (a[first] - b->low);
-  block->traffic[b->on_host][write] += whole;
-  return true;
-}
-
-/* Lanes anywhere in one mapping, or in shared memory. */
-static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write,
-                             struct places *p) {
-  struct ptx_block *block = t->block;
-  uint64_t low = 0, size = block->shared_bytes, outside = 0;
-  uint8_t *from = block->shared;
-  uint64_t *traffic = NULL;
-  if (i->space != PTX_SHARED) {
-    const struct ptx_bounds *b = bounds_of(block, a[first], bytes);
-    if (!b || (write && !b->writable))
-      return false;
-    low = b->low;
-    size = b->high - b->low;
-    from = b->bytes;
-    traffic = &block->traffic[b->on_host][write];
-  }
-  if (size < bytes)
-    return false;
-  size -= bytes;
-  LANES {
-    uint64_t offset = a[l] - low;
-    outside |= (offset > size) | (a[l] & (bytes - 1));
-    p->where[l] = from + (offset > size ? 0 : offset);
-  }
-  if (traffic != NULL && !outside)
-    *traffic += a[first] == a[end - 1] ? bytes : (uint64_t)(end - first) * bytes;
-  return !outside;
-}
-
-static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
-  uint64_t a[PTX_LANES];
-  ptx_bounds_refresh(t->block);
-  if (i->address == PTX_NONE)
-    return locate_fixed(PASS, bytes, write, p);
-  ptx_addresses(PASS, a);
-  if (i->space != PTX_LOCAL && i->space != PTX_PARAM) {
-    if (end - first > 1 && locate_row(PASS, a, bytes, write, p))
-      return true;
-    p->base = NULL;
-    if (locate_scattered(PASS, a, bytes, write, p))
-      return true;
-  }
-  p->base = NULL;
-  for (uint32_t l = first; l < end; l++) {
-    p->where[l] = ptx_resolve(t, i, l, (enum ptx_space)i->space, a[l], bytes, write);
-    if (!p->where[l])
-      return false;
-  }
-  return true;
-}
-
-/* ---- loads and stores: M is the type in memory, R the register's ---- */
-
-#define LOAD(m, M, r, R)                                                                           \
-  RACY static void load_##m##_##r(ARGS) {                                                          \
-    struct places p;                                                                               \
-    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, false, &p))                                 \
-      return;                                                                                      \
-    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
-      M value;                                                                                     \
-      if (i->operand[k] == PTX_NONE)                                                               \
-        continue;                                                                                  \
-      R *d = CELLS(R, k);                                                                          \
-      const uint8_t *from = p.base + k * sizeof(M);                                                \
-      if (p.base && p.stride == sizeof(M)) {                                                       \
-        LANES {                                                                                    \
-          memcpy(&value, from + (l - first) * sizeof(M), sizeof value);                            \
-          d[l] = (R)value;                                                                         \
-        }                                                                                          \
-      } else if (p.base && !p.stride) {                                                            \
-        memcpy(&value, from, sizeof value);                                                        \
-        LANES d[l] = (R)value;                                                                     \
-      } else {                                                                                     \
-        for (uint32_t l = first; l < end; l++) {                                                   \
-          memcpy(&value, p.base ? from + (l - first) * p.stride : p.where[l] + k * sizeof(M),      \
-                 sizeof value);                                                                    \
-          d[l] = (R)value;                                                                         \
-        }                                                                                          \
-      }                                                                                            \
-    }                                                                                              \
-  }
-#define STORE(m, M, r, R)                                                                          \
-  RACY static void store_##m##_##r(ARGS) {                                                         \
-    struct places p;                                                                               \
-    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, true, &p))                                  \
-      return;                                                                                      \
-    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
-      const R *s = CELLS(R, k);                                                                    \
-      uint8_t *to = p.base + k * sizeof(M);                                                        \
-      if (p.base && p.stride == sizeof(M)) {                                                       \
-        LANES {                                                                                    \
-          M value = (M)s[l];                                                                       \
-          memcpy(to + (l - first) * sizeof(M), &value, sizeof value);                              \
-        }                                                                                          \
-      } else {                                                                                     \
-        for (uint32_t l = first; l < end; l++) {                                                   \
-          M value = (M)s[l];                                                                       \
-          memcpy(p.base ? to + (l - first) * p.stride : p.where[l] + k * sizeof(M), &value,        \
-                 sizeof value);                                                                    \
-        }                                                                                          \
-      }                                                                                            \
-    }                                                                                              \
-  }
-LOAD(u8, uint8_t, 2, uint16_t)
-LOAD(u8, uint8_t, 4, uint32_t)
-LOAD(u8, uint8_t, 8, uint64_t)
-LOAD(s8, int8_t, 2, uint16_t)
-LOAD(s8, int8_t, 4, uint32_t)
-LOAD(s8, int8_t, 8, uint64_t)
-LOAD(u16, uint16_t, 2, uint16_t)
-LOAD(u16, uint16_t, 4, uint32_t)
-LOAD(u16, uint16_t, 8, uint64_t)
-LOAD(s16, int16_t, 4, uint32_t)
-LOAD(s16, int16_t, 8, uint64_t)
-LOAD(u32, uint32_t, 4, uint32_t)
-LOAD(u32, uint32_t, 8, uint64_t)
-LOAD(s32, int32_t, 8, uint64_t)
-LOAD(u64, uint64_t, 8, uint64_t)
-STORE(u8, uint8_t, 2, uint16_t)
-STORE(u8, uint8_t, 4, uint32_t)
-STORE(u8, uint8_t, 8, uint64_t)
-STORE(u16, uint16_t, 2, uint16_t)
-STORE(u16, uint16_t, 4, uint32_t)
-STORE(u16, uint16_t, 8, uint64_t)
-STORE(u32, uint32_t, 4, uint32_t)
-STORE(u32, uint32_t, 8, uint64_t)
-STORE(u64, uint64_t, 8, uint64_t)
-
-#define BY_REGISTER(name) (r == 2 ? name##_2 : r == 4 ? name##_4 : name##_8)
-#define BY_WIDE_REGISTER(name) (r == 4 ? name##_4 : name##_8)
-
-static ptx_handler select_access(const struct ptx_instruction *i) {
-  bool load = i->opcode != PTX_OP_st, is_signed = ptx_type_class[i->type] == PTX_SIGNED;
-  uint32_t bytes = ptx_type_bytes[i->type], r = i->bytes;
-  if (bytes * i->vector > 16 || r < 2)
-    return NULL;
-  switch (bytes) {
-  case 1:
-    return !load ? BY_REGISTER(store_u8) : is_signed ? BY_REGISTER(load_s8) : BY_REGISTER(load_u8);
-  case 2:
-    if (!load)
-      return BY_REGISTER(store_u16);
-    return is_signed && r > 2 ? BY_WIDE_REGISTER(load_s16) : BY_REGISTER(load_u16);
-  case 4:
-    if (!load)
-      return BY_WIDE_REGISTER(store_u32);
-    return is_signed && r > 4 ? load_s32_8 : BY_WIDE_REGISTER(load_u32);
-  default:
-    return load ? load_u64_8 : store_u64_8;
-  }
 }
 
 /* ---- the rest ---- */
@@ -371,7 +177,7 @@ ptx_handler ptx_select_memory(const struct ptx_instruction *i) {
   case PTX_OP_ld:
   case PTX_OP_ldu:
   case PTX_OP_st:
-    return select_access(i);
+    return ptx_select_access(i);
   case PTX_OP_atom:
   case PTX_OP_red:
     return ptx_select_atomic(i);

@@ -4,7 +4,7 @@
 
 typedef ptx_handler (*selector)(const struct ptx_instruction *);
 struct rooms {
-  selector integer, bits, floats, half, convert, compare;
+  selector integer, bits, floats, half, convert, compare, access;
 };
 #define ROOMS(variant)                                                                             \
   extern ptx_handler ptx_select_integer_##variant(const struct ptx_instruction *);                 \
@@ -13,9 +13,11 @@ struct rooms {
   extern ptx_handler ptx_select_half_##variant(const struct ptx_instruction *);                    \
   extern ptx_handler ptx_select_convert_##variant(const struct ptx_instruction *);                 \
   extern ptx_handler ptx_select_compare_##variant(const struct ptx_instruction *);                 \
+  extern ptx_handler ptx_select_access_##variant(const struct ptx_instruction *);                  \
   static const struct rooms rooms_##variant = {                                                    \
       ptx_select_integer_##variant, ptx_select_bits_##variant,    ptx_select_float_##variant,      \
-      ptx_select_half_##variant,    ptx_select_convert_##variant, ptx_select_compare_##variant};
+      ptx_select_half_##variant,    ptx_select_convert_##variant, ptx_select_compare_##variant,    \
+      ptx_select_access_##variant};
 ROOMS(base)
 #ifdef __x86_64__
 ROOMS(avx2)
@@ -66,4 +68,8 @@ ptx_handler ptx_select(const struct ptx_instruction *i) {
   default:
     return rooms->integer(i);
   }
+}
+
+ptx_handler ptx_select_access(const struct ptx_instruction *i) {
+  return best()->access(i);
 }

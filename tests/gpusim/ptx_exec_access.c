@@ -1,0 +1,201 @@
+/* Loads and stores of a run of lanes: where they go, checked as ptx_memory.c's first comment says,
+   then the values. Neighbours in a row and a place that all lanes share are found at once; the
+   others each have their place. Called by ptx_select.c. */
+#include "ptx_exec.h"
+
+#define RACY __attribute__((no_sanitize("thread")))
+
+struct places {  /* where the lanes [first, end) access */
+  uint8_t *base; /* lane l at base + (l - first) * stride, or NULL: */
+  size_t stride;
+  uint8_t *where[PTX_LANES];
+};
+
+INLINE void addresses(ARGS, uint64_t *out) {
+  const uint64_t offset = (uint64_t)i->offset;
+  const uint8_t *cells = t->registers + i->address;
+  if (i->address_bytes == 8)
+    LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + offset;
+  else
+    LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + offset);
+}
+
+/* One place for all lanes, or, in local memory, the same place in each lane's own. */
+static bool locate_fixed(ARGS, uint32_t bytes, bool write, struct places *p) {
+  p->base = ptx_resolve(t, i, first, (enum ptx_space)i->space, (uint64_t)i->offset, bytes, write);
+  p->stride = i->space == PTX_LOCAL ? t->block->program->local_bytes : 0;
+  (void)end;
+  return p->base != NULL;
+}
+
+/* Neighbouring lanes at neighbouring addresses of one mapping, or all at the same one. */
+static bool locate_row(ARGS, const uint64_t *a, uint32_t bytes, bool write, struct places *p) {
+  struct ptx_block *block = t->block;
+  const uint64_t start = a[first] - (uint64_t)first * bytes;
+  uint64_t row = 0, same = 0;
+  LANES {
+    row |= a[l] - start - (uint64_t)l * bytes;
+    same |= a[l] ^ a[first];
+  }
+  if ((row && (same || write)) || a[first] % bytes)
+    return false;
+  uint64_t whole = row ? bytes : (uint64_t)(end - first) * bytes;
+  p->stride = row ? 0 : bytes;
+  if (i->space == PTX_SHARED) {
+    p->base = block->shared + a[first];
+    return a[first] <= block->shared_bytes && whole <= block->shared_bytes - a[first];
+  }
+  const struct ptx_bounds *b = ptx_bounds_of(block, a[first], whole);
+  if (!b || (write && !b->writable))
+    return false;
+  p->base = b->bytes + (a[first] - b->low);
+  return true;
+}
+
+/* Lanes anywhere in one mapping, or in shared memory. */
+static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write,
+                             struct places *p) {
+  struct ptx_block *block = t->block;
+  uint64_t low = 0, size = block->shared_bytes, outside = 0;
+  uint8_t *from = block->shared;
+  if (i->space != PTX_SHARED) {
+    const struct ptx_bounds *b = ptx_bounds_of(block, a[first], bytes);
+    if (!b || (write && !b->writable))
+      return false;
+    low = b->low;
+    size = b->high - b->low;
+    from = b->bytes;
+  }
+  if (size < bytes)
+    return false;
+  size -= bytes;
+  LANES {
+    uint64_t offset = a[l] - low;
+    outside |= (offset > size) | (a[l] & (bytes - 1));
+    p->where[l] = from + (offset > size ? 0 : offset);
+  }
+  return !outside;
+}
+
+static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
+  uint64_t a[PTX_LANES];
+  ptx_bounds_refresh(t->block);
+  if (i->address == PTX_NONE)
+    return locate_fixed(PASS, bytes, write, p);
+  addresses(PASS, a);
+  if (i->space != PTX_LOCAL && i->space != PTX_PARAM) {
+    if (end - first > 1 && locate_row(PASS, a, bytes, write, p))
+      return true;
+    p->base = NULL;
+    if (locate_scattered(PASS, a, bytes, write, p))
+      return true;
+  }
+  p->base = NULL;
+  for (uint32_t l = first; l < end; l++) {
+    p->where[l] = ptx_resolve(t, i, l, (enum ptx_space)i->space, a[l], bytes, write);
+    if (!p->where[l])
+      return false;
+  }
+  return true;
+}
+
+/* ---- loads and stores: M is the type in memory, R the register's ---- */
+
+#define LOAD(m, M, r, R)                                                                           \
+  RACY static void load_##m##_##r(ARGS) {                                                          \
+    struct places p;                                                                               \
+    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, false, &p))                                 \
+      return;                                                                                      \
+    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
+      M value;                                                                                     \
+      if (i->operand[k] == PTX_NONE)                                                               \
+        continue;                                                                                  \
+      R *d = CELLS(R, k);                                                                          \
+      const uint8_t *from = p.base + k * sizeof(M);                                                \
+      if (p.base && p.stride == sizeof(M)) {                                                       \
+        LANES {                                                                                    \
+          memcpy(&value, from + (l - first) * sizeof(M), sizeof value);                            \
+          d[l] = (R)value;                                                                         \
+        }                                                                                          \
+      } else if (p.base && !p.stride) {                                                            \
+        memcpy(&value, from, sizeof value);                                                        \
+        LANES d[l] = (R)value;                                                                     \
+      } else {                                                                                     \
+        for (uint32_t l = first; l < end; l++) {                                                   \
+          memcpy(&value, p.base ? from + (l - first) * p.stride : p.where[l] + k * sizeof(M),      \
+                 sizeof value);                                                                    \
+          d[l] = (R)value;                                                                         \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+  }
+#define STORE(m, M, r, R)                                                                          \
+  RACY static void store_##m##_##r(ARGS) {                                                         \
+    struct places p;                                                                               \
+    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, true, &p))                                  \
+      return;                                                                                      \
+    for (uint32_t k = 0; k < i->vector; k++) {                                                     \
+      const R *s = CELLS(R, k);                                                                    \
+      uint8_t *to = p.base + k * sizeof(M);                                                        \
+      if (p.base && p.stride == sizeof(M)) {                                                       \
+        LANES {                                                                                    \
+          M value = (M)s[l];                                                                       \
+          memcpy(to + (l - first) * sizeof(M), &value, sizeof value);                              \
+        }                                                                                          \
+      } else {                                                                                     \
+        for (uint32_t l = first; l < end; l++) {                                                   \
+          M value = (M)s[l];                                                                       \
+          memcpy(p.base ? to + (l - first) * p.stride : p.where[l] + k * sizeof(M), &value,        \
+                 sizeof value);                                                                    \
+        }                                                                                          \
+      }                                                                                            \
+    }                                                                                              \
+  }
+LOAD(u8, uint8_t, 2, uint16_t)
+LOAD(u8, uint8_t, 4, uint32_t)
+LOAD(u8, uint8_t, 8, uint64_t)
+LOAD(s8, int8_t, 2, uint16_t)
+LOAD(s8, int8_t, 4, uint32_t)
+LOAD(s8, int8_t, 8, uint64_t)
+LOAD(u16, uint16_t, 2, uint16_t)
+LOAD(u16, uint16_t, 4, uint32_t)
+LOAD(u16, uint16_t, 8, uint64_t)
+LOAD(s16, int16_t, 4, uint32_t)
+LOAD(s16, int16_t, 8, uint64_t)
+LOAD(u32, uint32_t, 4, uint32_t)
+LOAD(u32, uint32_t, 8, uint64_t)
+LOAD(s32, int32_t, 8, uint64_t)
+LOAD(u64, uint64_t, 8, uint64_t)
+STORE(u8, uint8_t, 2, uint16_t)
+STORE(u8, uint8_t, 4, uint32_t)
+STORE(u8, uint8_t, 8, uint64_t)
+STORE(u16, uint16_t, 2, uint16_t)
+STORE(u16, uint16_t, 4, uint32_t)
+STORE(u16, uint16_t, 8, uint64_t)
+STORE(u32, uint32_t, 4, uint32_t)
+STORE(u32, uint32_t, 8, uint64_t)
+STORE(u64, uint64_t, 8, uint64_t)
+
+#define BY_REGISTER(name) (r == 2 ? name##_2 : r == 4 ? name##_4 : name##_8)
+#define BY_WIDE_REGISTER(name) (r == 4 ? name##_4 : name##_8)
+
+ptx_handler PTX_NAME(ptx_select_access)(const struct ptx_instruction *i) {
+  bool load = i->opcode != PTX_OP_st, is_signed = ptx_type_class[i->type] == PTX_SIGNED;
+  uint32_t bytes = ptx_type_bytes[i->type], r = i->bytes;
+  if (bytes * i->vector > 16 || r < 2)
+    return NULL;
+  switch (bytes) {
+  case 1:
+    return !load ? BY_REGISTER(store_u8) : is_signed ? BY_REGISTER(load_s8) : BY_REGISTER(load_u8);
+  case 2:
+    if (!load)
+      return BY_REGISTER(store_u16);
+    return is_signed && r > 2 ? BY_WIDE_REGISTER(load_s16) : BY_REGISTER(load_u16);
+  case 4:
+    if (!load)
+      return BY_WIDE_REGISTER(store_u32);
+    return is_signed && r > 4 ? load_s32_8 : BY_WIDE_REGISTER(load_u32);
+  default:
+    return load ? load_u64_8 : store_u64_8;
+  }
+}
