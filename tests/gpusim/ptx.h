@@ -73,6 +73,8 @@ enum ptx_compare {
   PTX_NAN
 };
 enum ptx_combine { PTX_AND = 1, PTX_OR, PTX_XOR, PTX_POPC };
+/* Of fma: what GPUSIM_CONTRACT made of a difference. */
+enum ptx_fused { PTX_FUSED_MINUS_ADDEND = 1, PTX_FUSED_MINUS_PRODUCT };
 enum ptx_action { /* of atom, red, redux, shfl, vote, match, testp */
                   PTX_ADD = 1,
                   PTX_MIN,

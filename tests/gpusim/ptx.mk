@@ -1,12 +1,15 @@
 # The PTX interpreter: flags, the second build of its arithmetic rooms, and its unit tests. Included by build.mk, which
 # defines GPUSIM, GPUSIM_OBJECTS and GPUSIM_DRIVER_CFLAGS.
 
-# Rounding is changed at run time, and nothing may be fused or assumed that PTX doesn't say; -O3 turns loops over lanes
-# into vector code.
-PTX_EXACT := -frounding-math -ffp-contract=off -fno-math-errno -fno-trapping-math -O3
+# Nothing may be fused or assumed that PTX doesn't say; -O3 turns loops over lanes into vector code. Where rounding is
+# changed at run time the compiler must know, though it then makes no vector code of fma and sqrt.
+PTX_EXACT := -ffp-contract=off -fno-math-errno -fno-trapping-math -O3
+PTX_ROUNDING := ptx_exec_round ptx_exec_convert ptx_exec_half
 PTX_EXEC := $(patsubst tests/gpusim/%.c,%,$(wildcard tests/gpusim/ptx_exec_*.c))
 $(GPUSIM)/driver/ptx_exec_%.o: GPUSIM_DRIVER_CFLAGS += $(PTX_EXACT) -DPTX_VARIANT=base
 $(GPUSIM)/driver/ptx_memory.o: GPUSIM_DRIVER_CFLAGS += $(PTX_EXACT)
+$(PTX_ROUNDING:%=$(GPUSIM)/driver/%.o): GPUSIM_DRIVER_CFLAGS += -frounding-math
+$(PTX_ROUNDING:%=$(GPUSIM)/driver/avx2/%.o): PTX_EXACT += -frounding-math
 $(GPUSIM)/driver/ptx_run.o: GPUSIM_DRIVER_CFLAGS += -frounding-math
 
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)

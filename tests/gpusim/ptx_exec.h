@@ -13,6 +13,15 @@
 #define PTX_JOIN(a, b) PTX_JOIN2(a, b)
 #define PTX_NAME(name) PTX_JOIN(name, PTX_VARIANT)
 
+/* rsqrt, ex2, lg2, sin, cos and tanh have no exact form. */
+static inline bool ptx_is_approximate(const struct ptx_instruction *i) {
+  return i->flags & PTX_M_APPROX || i->opcode == PTX_OP_rsqrt || i->opcode == PTX_OP_ex2 ||
+         i->opcode == PTX_OP_lg2 || i->opcode == PTX_OP_sin || i->opcode == PTX_OP_cos ||
+         i->opcode == PTX_OP_tanh;
+}
+ptx_handler PTX_NAME(ptx_select_approximate)(const struct ptx_instruction *);
+ptx_handler PTX_NAME(ptx_select_round)(const struct ptx_instruction *);
+
 #define ARGS struct ptx_team *t, const struct ptx_instruction *i, uint32_t first, uint32_t end
 #define PASS t, i, first, end
 /* The array of operand n. A result may be the same array as a source, never one shifted against it:
@@ -57,8 +66,8 @@ INLINE float f32_in(uint32_t bits, bool ftz) {
 INLINE uint32_t f32_out(float value, bool ftz, bool sat) {
   if (sat)
     value = value > 0 ? (value < 1 ? value : 1) : 0;
-  uint32_t bits = f32_flushed(bits_of_f32(value), ftz);
-  return value != value ? 0x7fffffffu : bits;
+  const uint32_t bits = bits_of_f32(value); /* compared as a whole number: no branch */
+  return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : f32_flushed(bits, ftz);
 }
 INLINE void round_to(uint8_t mode) {
   static const int modes[] = {FE_TONEAREST, FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};

@@ -8,6 +8,8 @@
 struct places {  /* where the lanes [first, end) access */
   uint8_t *base; /* lane l at base + (l - first) * stride, or NULL: */
   size_t stride;
+  bool known; /* the addresses below are filled in */
+  uint64_t address[PTX_LANES];
   uint8_t *where[PTX_LANES];
 };
 
@@ -77,22 +79,84 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
   return !outside;
 }
 
-static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
-  uint64_t a[PTX_LANES];
-  ptx_bounds_refresh(t->block);
-  if (i->address == PTX_NONE)
-    return locate_fixed(PASS, bytes, write, p);
-  addresses(PASS, a);
-  if (i->space != PTX_LOCAL && i->space != PTX_PARAM) {
-    if (end - first > 1 && locate_row(PASS, a, bytes, write, p))
-      return true;
-    p->base = NULL;
-    if (locate_scattered(PASS, a, bytes, write, p))
-      return true;
+/* The distance from lane to lane when it is the same throughout; else *even is false. */
+INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *even) {
+  const uint64_t step = end - first > 1 ? a[first + 1] - a[first] : 0;
+  uint64_t differ = 0;
+  for (uint32_t l = first; l + 1 < end; l++)
+    differ |= (a[l + 1] - a[l]) ^ step;
+  *even = !differ && step + (UINT64_C(1) << 31) < UINT64_C(1) << 32;
+  return step;
+}
+
+/* Single values of one mapping, warp by warp: at even distances only the ends are checked. False,
+   and nothing told, when a lane's address isn't good: then locate_each finds out which. */
+#define GATHER(m, M, r, R)                                                                         \
+  RACY INLINE bool gather_##m##_##r(ARGS, const uint64_t *a) {                                     \
+    struct ptx_block *block = t->block;                                                            \
+    uint64_t low = 0, size = block->shared_bytes, outside = 0;                                     \
+    const uint8_t *from = block->shared;                                                           \
+    R *d = CELLS(R, 0);                                                                            \
+    M value;                                                                                       \
+    if (i->space == PTX_LOCAL || i->space == PTX_PARAM || i->operand[0] == PTX_NONE)               \
+      return false;                                                                                \
+    if (i->space != PTX_SHARED) {                                                                  \
+      const struct ptx_bounds *b = ptx_bounds_of(block, a[first], sizeof(M));                      \
+      if (!b)                                                                                      \
+        return false;                                                                              \
+      low = b->low;                                                                                \
+      size = b->high - b->low;                                                                     \
+      from = b->bytes;                                                                             \
+    }                                                                                              \
+    if (size < sizeof(M))                                                                          \
+      return false;                                                                                \
+    size -= sizeof(M);                                                                             \
+    for (uint32_t l = first, stop; l < end; l = stop) {                                            \
+      stop = (l / PTX_WARP + 1) * PTX_WARP < end ? (l / PTX_WARP + 1) * PTX_WARP : end;            \
+      bool even;                                                                                   \
+      const uint64_t step = distance(a, l, stop, &even);                                           \
+      if (even && a[l] - low <= size && a[stop - 1] - low <= size &&                               \
+          !((a[l] | step) & (sizeof(M) - 1))) {                                                    \
+        const uint8_t *at = from + (a[l] - low);                                                   \
+        memcpy(&value, at, sizeof value);                                                          \
+        if (!step)                                                                                 \
+          for (uint32_t k = l; k < stop; k++)                                                      \
+            d[k] = (R)value;                                                                       \
+        else                                                                                       \
+          for (uint32_t k = l; k < stop; k++, at += step) {                                        \
+            memcpy(&value, at, sizeof value);                                                      \
+            d[k] = (R)value;                                                                       \
+          }                                                                                        \
+        continue;                                                                                  \
+      }                                                                                            \
+      for (uint32_t k = l; k < stop; k++) {                                                        \
+        uint64_t offset = a[k] - low, bad = (offset > size) | (a[k] & (sizeof(M) - 1));            \
+        outside |= bad;                                                                            \
+        memcpy(&value, from + (bad ? 0 : offset), sizeof value);                                   \
+        d[k] = (R)value;                                                                           \
+      }                                                                                            \
+    }                                                                                              \
+    return !outside;                                                                               \
   }
+
+/* One place, or a row: true, or false and p->known when each lane must be looked at. */
+INLINE bool locate_together(ARGS, uint32_t bytes, bool write, struct places *p) {
+  ptx_bounds_refresh(t->block);
+  p->known = i->address != PTX_NONE;
+  if (!p->known)
+    return locate_fixed(PASS, bytes, write, p);
+  addresses(PASS, p->address);
+  return i->space != PTX_LOCAL && i->space != PTX_PARAM && end - first > 1 &&
+         locate_row(PASS, p->address, bytes, write, p);
+}
+
+static bool locate_each(ARGS, uint32_t bytes, bool write, struct places *p) {
   p->base = NULL;
+  if (i->space != PTX_LOCAL && i->space != PTX_PARAM &&
+      locate_scattered(PASS, p->address, bytes, write, p))
+    return true;
   for (uint32_t l = first; l < end; l++) {
-    p->where[l] = ptx_resolve(t, i, l, (enum ptx_space)i->space, a[l], bytes, write);
+    p->where[l] = ptx_resolve(t, i, l, (enum ptx_space)i->space, p->address[l], bytes, write);
     if (!p->where[l])
       return false;
   }
@@ -102,10 +166,15 @@ static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
 /* ---- loads and stores: M is the type in memory, R the register's ---- */
 
 #define LOAD(m, M, r, R)                                                                           \
+  GATHER(m, M, r, R)                                                                               \
   RACY static void load_##m##_##r(ARGS) {                                                          \
+    const uint32_t bytes = (uint32_t)sizeof(M) * i->vector;                                        \
     struct places p;                                                                               \
-    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, false, &p))                                 \
-      return;                                                                                      \
+    if (!locate_together(PASS, bytes, false, &p)) {                                                \
+      if (!p.known || (bytes == sizeof(M) && gather_##m##_##r(PASS, p.address)) ||                 \
+          !locate_each(PASS, bytes, false, &p))                                                    \
+        return;                                                                                    \
+    }                                                                                              \
     for (uint32_t k = 0; k < i->vector; k++) {                                                     \
       M value;                                                                                     \
       if (i->operand[k] == PTX_NONE)                                                               \
@@ -131,8 +200,10 @@ static bool locate(ARGS, uint32_t bytes, bool write, struct places *p) {
   }
 #define STORE(m, M, r, R)                                                                          \
   RACY static void store_##m##_##r(ARGS) {                                                         \
+    const uint32_t bytes = (uint32_t)sizeof(M) * i->vector;                                        \
     struct places p;                                                                               \
-    if (!locate(PASS, (uint32_t)sizeof(M) * i->vector, true, &p))                                  \
+    if (!locate_together(PASS, bytes, true, &p) &&                                                 \
+        (!p.known || !locate_each(PASS, bytes, true, &p)))                                         \
       return;                                                                                      \
     for (uint32_t k = 0; k < i->vector; k++) {                                                     \
       const R *s = CELLS(R, k);                                                                    \

@@ -1,34 +1,30 @@
-/* f32 and f64 arithmetic. Called by ptx_select.c. Rounding is exact in every mode (div, sqrt, rcp
-   and fma too); the approximate functions are computed with libm, so their last bits differ from a
-   GPU's. f64 NaNs are the host's. */
+/* f32 and f64 arithmetic to nearest, and what doesn't round. Called by ptx_select.c. Exact, div, sqrt
+   and fma too; f64 NaNs are the host's. Built without -frounding-math, under which compilers don't
+   make vector code of fma and sqrt: nothing here may run in another rounding mode. Directed rounding
+   and .sat are in ptx_exec_round.c, approximations in ptx_exec_approximate.c. */
 #include "ptx_exec.h"
 #include <float.h>
 
-/* op_f32 plain (to nearest), with .ftz, and in any other mode; d = EXPRESSION of x, y, z. */
+/* op_f32 plain and with .ftz; d = EXPRESSION of x, y, z. */
 #define F32(name, EXPRESSION)                                                                      \
-  INLINE void name##_f32(ARGS, bool ftz, bool sat) {                                               \
+  INLINE void name##_f32(ARGS, bool ftz) {                                                         \
     uint32_t *d = CELLS(uint32_t, 0);                                                              \
     const uint32_t *a = CELLS(uint32_t, 1), *b = i->operands > 2 ? CELLS(uint32_t, 2) : a;         \
     const uint32_t *c = i->operands > 3 ? CELLS(uint32_t, 3) : a;                                  \
     LANES {                                                                                        \
       const float x = f32_in(a[l], ftz), y = f32_in(b[l], ftz), z = f32_in(c[l], ftz);             \
       (void)y, (void)z;                                                                            \
-      d[l] = f32_out(EXPRESSION, ftz, sat);                                                        \
+      d[l] = f32_out(EXPRESSION, ftz, false);                                                      \
     }                                                                                              \
   }                                                                                                \
   static void name##_f32_plain(ARGS) {                                                             \
-    name##_f32(PASS, false, false);                                                                \
+    name##_f32(PASS, false);                                                                       \
   }                                                                                                \
   static void name##_f32_ftz(ARGS) {                                                               \
-    name##_f32(PASS, true, false);                                                                 \
-  }                                                                                                \
-  static void name##_f32_any(ARGS) {                                                               \
-    round_to(i->rounding);                                                                         \
-    name##_f32(PASS, i->flags &PTX_M_FTZ, i->flags &PTX_M_SAT);                                    \
-    fesetround(FE_TONEAREST);                                                                      \
+    name##_f32(PASS, true);                                                                        \
   }
-#define F64_NEAREST(name, EXPRESSION)                                                              \
-  static void name##_f64_plain(ARGS) {                                                             \
+#define F64(name, EXPRESSION)                                                                      \
+  static void name##_f64(ARGS) {                                                                   \
     uint64_t *d = CELLS(uint64_t, 0);                                                              \
     const uint64_t *a = CELLS(uint64_t, 1), *b = i->operands > 2 ? CELLS(uint64_t, 2) : a;         \
     const uint64_t *c = i->operands > 3 ? CELLS(uint64_t, 3) : a;                                  \
@@ -38,48 +34,9 @@
       d[l] = bits_of_f64(EXPRESSION);                                                              \
     }                                                                                              \
   }
-#define F64(name, EXPRESSION)                                                                      \
-  F64_NEAREST(name, EXPRESSION)                                                                    \
-  static void name##_f64_any(ARGS) {                                                               \
-    round_to(i->rounding);                                                                         \
-    name##_f64_plain(PASS);                                                                        \
-    fesetround(FE_TONEAREST);                                                                      \
-  }
-F32(add, x + y)
-F32(sub, x - y)
-F32(mul, x *y)
-F32(fma, __builtin_fmaf(x, y, z))
-F32(div, x / y)
-F32(sqrt, __builtin_sqrtf(x))
-F32(rcp, 1 / x)
-F64(add, x + y)
-F64(sub, x - y)
-F64(mul, x *y)
-F64(fma, __builtin_fma(x, y, z))
-F64(div, x / y)
-F64(sqrt, __builtin_sqrt(x))
-F64(rcp, 1 / x)
-
-F32(rsqrt, (float)(1 / __builtin_sqrt((double)x)))
-F32(ex2, exp2f(x))
-F32(lg2, log2f(x))
-F32(sin, sinf(x))
-F32(cos, cosf(x))
-F32(tanh, tanhf(x))
-F64_NEAREST(rsqrt, 1 / __builtin_sqrt(x))
-
-/* rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 see and give the upper 32 bits only. */
-#define F64_GROSS(name, EXPRESSION)                                                                \
-  static void name##_gross(ARGS) {                                                                 \
-    for (uint32_t l = first; l < end; l++) {                                                       \
-      uint64_t in = CELLS(uint64_t, 1)[l] & 0xffffffff00000000u;                                   \
-      double x = f64_of(in & 0x7ff0000000000000u ? in : in & 0x8000000000000000u);                 \
-      uint64_t out = bits_of_f64(EXPRESSION) & 0xffffffff00000000u;                                \
-      CELLS(uint64_t, 0)[l] = out & 0x7ff0000000000000u ? out : out & 0x8000000000000000u;         \
-    }                                                                                              \
-  }
-F64_GROSS(rcp, 1 / x)
-F64_GROSS(rsqrt, 1 / __builtin_sqrt(x))
+#include "ptx_float.def"
+#undef F32
+#undef F64
 
 /* Minimum and maximum: a NaN loses against a number, unless .NaN is given; -0 is less than +0. */
 #define EXTREME(name, LESS)                                                                        \
@@ -154,19 +111,18 @@ static void testp(ARGS) {
   }
 }
 
-#define PICK_F32(name)                                                                             \
-  (i->rounding > PTX_RN || i->flags & PTX_M_SAT ? name##_f32_any                                   \
-   : i->flags & PTX_M_FTZ                       ? name##_f32_ftz                                   \
-                                                : name##_f32_plain)
-#define PICK_F64(name) (i->rounding > PTX_RN ? name##_f64_any : name##_f64_plain)
-#define PICK(name) (f32 ? PICK_F32(name) : PICK_F64(name))
+#define PICK(name) (!f32 ? name##_f64 : i->flags & PTX_M_FTZ ? name##_f32_ftz : name##_f32_plain)
 
 ptx_handler PTX_NAME(ptx_select_float)(const struct ptx_instruction *i) {
-  bool f32 = i->type == PTX_f32, approximate = i->flags & PTX_M_APPROX;
-  if (!f32 && (i->flags & PTX_M_SAT || (i->flags & PTX_M_FTZ && !approximate)))
+  bool f32 = i->type == PTX_f32;
+  if (!f32 && i->flags & (PTX_M_SAT | PTX_M_FTZ) && !(i->flags & PTX_M_APPROX))
     return NULL;
   if (i->flags & (PTX_M_CC | PTX_M_LO | PTX_M_HI | PTX_M_WIDE))
     return NULL;
+  if (ptx_is_approximate(i))
+    return PTX_NAME(ptx_select_approximate)(i);
+  if (i->rounding > PTX_RN || i->flags & PTX_M_SAT)
+    return PTX_NAME(ptx_select_round)(i);
   switch (i->opcode) {
   case PTX_OP_add:
     return PICK(add);
@@ -176,25 +132,15 @@ ptx_handler PTX_NAME(ptx_select_float)(const struct ptx_instruction *i) {
     return PICK(mul);
   case PTX_OP_mad:
   case PTX_OP_fma:
-    return PICK(fma);
+    return i->action == PTX_FUSED_MINUS_ADDEND    ? PICK(fma_minus_addend)
+           : i->action == PTX_FUSED_MINUS_PRODUCT ? PICK(fma_minus_product)
+                                                  : PICK(fma);
   case PTX_OP_div:
-    return f32 || !approximate ? PICK(div) : NULL;
+    return PICK(div);
   case PTX_OP_sqrt:
-    return f32 || !approximate ? PICK(sqrt) : NULL;
+    return PICK(sqrt);
   case PTX_OP_rcp:
-    return !f32 && approximate ? rcp_gross : PICK(rcp);
-  case PTX_OP_rsqrt:
-    return f32 ? PICK_F32(rsqrt) : i->flags & PTX_M_FTZ ? rsqrt_gross : rsqrt_f64_plain;
-  case PTX_OP_ex2:
-    return f32 ? PICK_F32(ex2) : NULL;
-  case PTX_OP_lg2:
-    return f32 ? PICK_F32(lg2) : NULL;
-  case PTX_OP_sin:
-    return f32 ? PICK_F32(sin) : NULL;
-  case PTX_OP_cos:
-    return f32 ? PICK_F32(cos) : NULL;
-  case PTX_OP_tanh:
-    return f32 ? PICK_F32(tanh) : NULL;
+    return PICK(rcp);
   case PTX_OP_min:
     return f32 ? min_f32 : i->flags & PTX_M_NAN_WINS ? NULL : min_f64;
   case PTX_OP_max:

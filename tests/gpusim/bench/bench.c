@@ -119,11 +119,12 @@ static double matmul_gflops(const char *folder) {
   CUdeviceptr bias = floats(COLUMNS, 1e-3f), out = floats(BATCH * COLUMNS, 0);
   CUdeviceptr weight_gradient = floats(INNER * COLUMNS, 0), bias_gradient = floats(COLUMNS, 0);
   CUdeviceptr in_gradient = floats(BATCH * INNER, 0);
+  CUdeviceptr active = 0; /* as for the embedding: no unit is cut off */
   int batch = BATCH, inner = INNER, columns = COLUMNS;
   unsigned char relu = 1;
   void *forward[] = {&in, &weight, &bias, &batch, &inner, &columns, &relu, &out};
   void *parameters[] = {&in, &out, &batch, &inner, &columns, &weight_gradient, &bias_gradient};
-  void *input[] = {&out, &weight, &in, &batch, &inner, &columns, &in_gradient};
+  void *input[] = {&out, &weight, &active, &batch, &inner, &columns, &in_gradient};
   double ms = launch_ms(kernel(folder, "bench_model.ptx", "6linearE"), BATCH * COLUMNS / 128, 128,
                         forward) +
               launch_ms(kernel(folder, "bench_model.ptx", "linear_parameter_gradients"),
