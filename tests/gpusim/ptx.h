@@ -15,8 +15,8 @@
      local memory    lane 0: [ callee's variables | parameters | entry's ] lane 1: ...
 
    A handler works on the lanes [first, end) of one team; ranges of active lanes that aren't
-   neighbours are separate calls. Functions can't recurse, so that each has one static set of
-   registers and a return address per lane. */
+   neighbours are separate calls. Each function has one static set of registers and a return address
+   per lane; around a call of itself they are saved on a stack of the lane (ptx_frame.c). */
 #ifndef GPUSIM_PTX_H
 #define GPUSIM_PTX_H
 #include "internal.h"
@@ -74,6 +74,8 @@ enum ptx_compare {
 };
 enum ptx_combine { PTX_AND = 1, PTX_OR, PTX_XOR, PTX_POPC };
 /* Of fma: what GPUSIM_CONTRACT made of a difference. */
+/* Of call, and of what saves and restores around it: the function is running already. */
+enum { PTX_CALL_RECURSIVE = 1 };
 enum ptx_fused { PTX_FUSED_MINUS_ADDEND = 1, PTX_FUSED_MINUS_PRODUCT };
 enum ptx_action { /* of atom, red, redux, shfl, vote, match, testp */
                   PTX_ADD = 1,
@@ -269,6 +271,9 @@ struct ptx_constant {
   uint64_t value;
   bool dynamic_shared; /* + start of dynamic shared memory */
 };
+struct ptx_cell { /* of a register: its array begins at `offset` */
+  uint32_t offset, bytes;
+};
 struct ptx_special_use {
   uint32_t offset;
   enum ptx_special id;
@@ -279,6 +284,8 @@ struct ptx_program {
   uint32_t register_bytes; /* of a team's register file */
   uint32_t local_bytes;    /* of a lane */
   uint32_t static_shared_bytes, dynamic_alignment;
+  struct ptx_cell *cells; /* every register's, constants' and special registers' too */
+  uint32_t cell_count, cell_capacity;
   struct ptx_constant *constants;
   uint32_t constant_count, constant_capacity;
   struct ptx_special_use *specials;
@@ -318,6 +325,7 @@ struct ptx_team {
   uint32_t pc[PTX_LANES];
   uint8_t state[PTX_LANES], carry[PTX_LANES];
   struct ptx_barrier_wait wait[PTX_LANES];
+  struct ptx_stack *stacks; /* one per lane, of recursive functions; NULL until there are any */
   uint32_t run_count;
   struct ptx_run runs[PTX_LANES / 2 + 1];
 };
@@ -370,6 +378,14 @@ void ptx_bounds_refresh(struct ptx_block *);
 /* The address that each lane of [first, end) names. */
 void ptx_addresses(struct ptx_team *, const struct ptx_instruction *, uint32_t first, uint32_t end,
                    uint64_t *out);
+/* Around a call of a running function: push and pop its part of registers and local memory. */
+void ptx_frame_save(struct ptx_team *, const struct ptx_instruction *, uint32_t first,
+                    uint32_t end);
+void ptx_frame_restore(struct ptx_team *, const struct ptx_instruction *, uint32_t first,
+                       uint32_t end);
+/* For a team that begins: threads that exit inside a call leave something. */
+void ptx_stacks_empty(struct ptx_team *);
+void ptx_stacks_free(struct ptx_team *);
 ptx_handler ptx_select_atomic(const struct ptx_instruction *);
 void ptx_copy_local(struct ptx_team *, uint32_t first, uint32_t end, uint32_t to, uint32_t from,
                     uint32_t bytes);

@@ -100,13 +100,36 @@ uint32_t ptx_function_place(struct ptx_decoder *d, struct ptx_function *function
   memset(frame, 0, sizeof *frame);
   frame->function = function;
   frame->return_register = PTX_NONE;
+  frame->registers_from = d->program->register_bytes;
+  frame->local_from = d->program->local_bytes;
   if (!function->entry) {
     frame->parameters_at = ptx_local_place(d->program, function->parameter_bytes, 16);
     frame->result_at = ptx_local_place(d->program, function->result_bytes, 16);
     frame->return_register = ptx_register_new(d->program, 4);
   }
   function_body(d, index);
+  d->frames[index].registers_to = d->program->register_bytes;
+  d->frames[index].local_to = d->program->local_bytes;
   return index;
+}
+
+/* Calls of functions that weren't finished get their targets, and what is saved for them. */
+static void recursive_calls(struct ptx_decoder *d) {
+  for (uint32_t k = 0; k < d->program->count; k++) {
+    struct ptx_instruction *i = &d->program->code[k];
+    if (i->opcode != PTX_OP_call || i->action != PTX_CALL_RECURSIVE)
+      continue;
+    const struct ptx_frame *frame = &d->frames[i->target];
+    i->target = frame->start;
+    if (i->kind == PTX_CALL)
+      continue;
+    i->operand[0] = frame->registers_from;
+    i->operand[1] = frame->registers_to;
+    i->operand[2] = frame->local_from;
+    i->operand[3] = frame->local_to;
+    i->operand[4] = frame->result_at;
+    i->operand[5] = frame->function->result_bytes;
+  }
 }
 
 static struct ptx_program *decode(struct ptx_function *entry, char *error, size_t error_bytes) {
@@ -123,12 +146,16 @@ static struct ptx_program *decode(struct ptx_function *entry, char *error, size_
   else
     ptx_function_place(d, entry);
   bool failed = d->parser.failed;
-  if (!failed)
+  if (!failed) {
     program->start = d->frames[0].start;
+    recursive_calls(d);
+  }
   program->local_bytes = (uint32_t)ptx_align(program->local_bytes, 16);
   free(d->frames);
   free(d->constant_next);
   free(d);
+  if (!failed && gpusim_settings.contract)
+    ptx_contract(program);
   if (!failed)
     return program;
   ptx_program_free(program);
@@ -152,6 +179,7 @@ void ptx_program_free(struct ptx_program *program) {
     free(program->messages[i]);
   free(program->messages);
   free(program->code);
+  free(program->cells);
   free(program->constants);
   free(program->specials);
   free(program->targets);

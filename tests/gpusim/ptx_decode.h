@@ -9,9 +9,11 @@
 /* A function's place in the program. */
 struct ptx_frame {
   struct ptx_function *function;
-  bool
-      finished; /* false while its own body is being read: a call of it is recursion, unsupported */
+  bool finished; /* false while its own body is being read: a call of it is recursion */
   uint32_t start, parameters_at, result_at, return_register;
+  /* What it and all that it reaches for the first time use: parts of the register file and of local
+     memory, `_to` known once it is finished. */
+  uint32_t registers_from, registers_to, local_from, local_to;
 };
 struct ptx_fixup { /* a jump to a label that may not have been met yet */
   struct ptx_word label;
@@ -96,6 +98,8 @@ void ptx_block_read(struct ptx_decoder *);
 void ptx_parameters_place(struct ptx_decoder *, bool entry, uint32_t base);
 /* The frame of a function, its body decoded (or being decoded: recursion). */
 uint32_t ptx_function_place(struct ptx_decoder *, struct ptx_function *);
+/* Fuses products and sums of the finished program (ptx_contract.c). */
+void ptx_contract(struct ptx_program *);
 
 /* ---- lowering ---- */
 /* The register array that holds an operand, `bytes` a lane; `type` says how to read a decimal

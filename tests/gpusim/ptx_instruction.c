@@ -108,11 +108,23 @@ static void emit_copy(struct ptx_decoder *d, const struct ptx_instruction *like,
                       uint32_t from, uint32_t bytes) {
   struct ptx_instruction copy = *like;
   copy.kind = PTX_PLAIN;
+  copy.action = 0;
   copy.run = copy_run;
   copy.operand[0] = to;
   copy.operand[1] = from;
   copy.operand[2] = bytes;
   ptx_emit(d, &copy);
+}
+
+/* Saves or restores what a function in the middle of a call of itself has in registers and local
+   memory. Which parts that is is known when the program is (ptx_decode.c). */
+static void emit_frame(struct ptx_decoder *d, const struct ptx_instruction *like, uint32_t frame,
+                       ptx_handler run) {
+  struct ptx_instruction i = *like;
+  i.kind = PTX_ACCESS;
+  i.run = run;
+  i.target = frame;
+  ptx_emit(d, &i);
 }
 
 /* call (result), function, (arguments): arguments and result are copied between places in local
@@ -133,8 +145,9 @@ static void call(struct ptx_decoder *d, struct ptx_instruction *i) {
                     : callee->refused   ? "call of a function with an unknown directive:"
                                         : NULL;
   uint32_t index = why ? 0 : ptx_function_place(d, callee);
-  if (!why && !p->failed && !d->frames[index].finished)
-    why = "call of a function that is running, recursion:";
+  bool recursive = !why && !p->failed && !d->frames[index].finished;
+  if (recursive && i->guard != PTX_NONE)
+    why = "recursive call under a predicate, of";
   if (why) {
     char message[256];
     snprintf(message, sizeof message, "%s %.*s", why, name.length > 120 ? 120 : (int)name.length,
@@ -147,6 +160,10 @@ static void call(struct ptx_decoder *d, struct ptx_instruction *i) {
     return;
   struct ptx_frame frame = d->frames[index];
   int count = 0;
+  if (recursive) {
+    i->action = PTX_CALL_RECURSIVE;
+    emit_frame(d, i, index, ptx_frame_save);
+  }
   if (ptx_eat(p, ',')) {
     if (!ptx_eat(p, '('))
       ptx_error(p, "( is expected before a call's arguments");
@@ -167,9 +184,11 @@ static void call(struct ptx_decoder *d, struct ptx_instruction *i) {
   if (!ptx_eat(p, ';'))
     ptx_error(p, "; is expected after a call");
   i->kind = PTX_CALL;
-  i->target = frame.start;
+  i->target = recursive ? index : frame.start;
   i->operand[0] = frame.return_register;
   ptx_emit(d, i);
+  if (recursive)
+    emit_frame(d, i, index, ptx_frame_restore);
   if (result_at != PTX_NONE)
     emit_copy(d, i, result_at, frame.result_at, result_bytes);
 }

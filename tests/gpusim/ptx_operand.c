@@ -30,6 +30,9 @@ _Static_assert(sizeof ptx_special_bytes <= 64, "ptx_decoder.special_offsets is t
 uint32_t ptx_register_new(struct ptx_program *program, uint32_t bytes) {
   uint32_t offset = program->register_bytes;
   program->register_bytes += bytes * PTX_LANES;
+  program->cells = ptx_grow(program->cells, program->cell_count, &program->cell_capacity,
+                            sizeof *program->cells);
+  program->cells[program->cell_count++] = (struct ptx_cell){offset, bytes};
   return offset;
 }
 

@@ -209,6 +209,7 @@ static bool worker_ready(struct ptx_worker *w, struct ptx_job *job, char *error,
 
 static void worker_free(struct ptx_worker *w) {
   for (uint32_t k = 0; w->spare && k < w->spare_count && w->spare[k]; k++) {
+    ptx_stacks_free(w->spare[k]);
     free(w->spare[k]->registers);
     free(w->spare[k]);
   }

@@ -119,6 +119,7 @@ bool ptx_team_start(struct ptx_worker *w, uint32_t index) {
   t->first = start;
   t->count = left < PTX_LANES ? left : PTX_LANES;
   t->exited = 0;
+  ptx_stacks_empty(t);
   memset(t->state, PTX_READY, t->count);
   memset(t->state + t->count, PTX_EXITED, PTX_LANES - t->count);
   for (uint32_t l = 0; l < t->count; l++)

@@ -230,6 +230,48 @@ static void test_calls(void) {
   tap_ok(!code && !wrong, "functions get structures by value and by address, some lanes at a time");
 }
 
+static int factorial(int n) {
+  return n < 2 ? 1 : n * factorial(n - 1) + (n & 1 ? factorial(n - 2) : 0);
+}
+static struct pair left(struct pair p, int n, int *visits);
+static struct pair right(struct pair p, int n, int *visits) {
+  int mine[4] = {n, n + 1, n + 2, n + 3};
+  visits[n & 3]++;
+  if (n > 0) {
+    p.b[n % 6] += 3;
+    p = left(p, n - 1, visits);
+    p.a += mine[visits[0] & 3];
+  }
+  return p;
+}
+static struct pair left(struct pair p, int n, int *visits) {
+  int mine[4] = {1, n, 2, n * n};
+  visits[n & 3]--;
+  if (n > 1) {
+    struct pair q = right(p, n - 2, visits);
+    p = right(p, n - 1, visits);
+    p.a = 3 * p.a + q.a + mine[p.b[2] & 3];
+  }
+  return p;
+}
+
+static void test_recursion(void) {
+  enum { T = 150 };
+  int n = 9, wrong = 0;
+  uintptr_t out = ints(T), wide = device_new(T * 8);
+  int code = RUN("deep", 1, T, &out, &n);
+  for (int i = 0; i < T; i++)
+    wrong += ((int *)host(out))[i] != factorial((i + n) % (n + 1));
+  tap_ok(!code && !wrong, "functions may call themselves, each thread to its own depth");
+  code = RUN("mutual", 1, T, &wide, &n);
+  for (int i = 0; i < T; i++) {
+    int visits[4] = {0, 0, 0, 0};
+    struct pair p = left((struct pair){i, {1, 2, 3, 4, 5, 6}}, i % n, visits);
+    wrong += ((long *)host(wide))[i] != p.a + 1000003 * p.b[i % 6] + visits[i & 3];
+  }
+  tap_ok(!code && !wrong, "functions may call each other, with variables and results of their own");
+}
+
 /* ---- warps, barriers, atomics ---- */
 
 static void test_reduce(void) {
@@ -541,11 +583,9 @@ static void test_errors(void) {
          "a kernel with an unknown directive is refused");
   tap_ok(RUN("required", 1, 64, &p) == 0 && RUN("required", 1, 32, &p) == 1,
          "a block must have the size that .reqntid demands");
-  code = RUN("deep", 1, 1, &p, &go);
-  tap_ok(code == 0, "recursion that isn't reached does no harm");
-  go = 3;
-  code = RUN("deep", 1, 1, &p, &go);
-  tap_ok(code == 715 && says("recursion"), "recursion is an error by name");
+  go = 5;
+  code = RUN("bottomless", 1, 1, &p, &go);
+  tap_ok(code == 700 && says("stack") && says("bottomless"), "endless recursion ends in an error");
   code = RUN("asserted", 1, 1, &p);
   tap_ok(code == 715 && says("vprintf"), "a call of a function without a body is an error by name");
   tap_ok(kernel("bounded")->max_threads == 96, "launch bounds are read");
@@ -717,12 +757,23 @@ int main(void) {
     printf("# %s\n", last_trace);
     return tap_done();
   }
-  static void (*const tests[])(void) = {
-      test_axpy,           test_adam,     test_environment, test_control,
-      test_calls,          test_reduce,   test_variables,   test_warpwide,
-      test_late_lanes,     test_barriers, test_carries,     test_copies_and_addresses,
-      test_big_parameters, test_errors,   test_images,      test_long_name,
-      test_traffic};
+  static void (*const tests[])(void) = {test_axpy,
+                                        test_adam,
+                                        test_environment,
+                                        test_control,
+                                        test_calls,
+                                        test_recursion,
+                                        test_reduce,
+                                        test_variables,
+                                        test_warpwide,
+                                        test_late_lanes,
+                                        test_barriers,
+                                        test_carries,
+                                        test_copies_and_addresses,
+                                        test_big_parameters,
+                                        test_errors,
+                                        test_images,
+                                        test_long_name};
   for (int plain = 0; plain < 2; plain++) {
     ptx_select_plain(plain);
     for (size_t k = 0; k < sizeof tests / sizeof *tests; k++)

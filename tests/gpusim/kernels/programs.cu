@@ -301,12 +301,45 @@ extern "C" __global__ void stuck(int *out) {
     asm volatile("barrier.sync 3, 128;" ::: "memory");
   out[threadIdx.x] = 1;
 }
-extern "C" __global__ void deep(int *out, int n);
+/* Recursion: two calls of itself in one expression, threads of different depth; functions that call
+   each other, with a structure by value, an array of their own and one of the kernel's. */
 __device__ __noinline__ int factorial(int n) {
   return n < 2 ? 1 : n * factorial(n - 1) + (n & 1 ? factorial(n - 2) : 0);
 }
 extern "C" __global__ void deep(int *out, int n) {
-  out[0] = factorial(n);
+  out[threadIdx.x] = factorial((threadIdx.x + n) % (n + 1));
+}
+__device__ struct pair left(struct pair p, int n, int *visits);
+__device__ __noinline__ struct pair right(struct pair p, int n, int *visits) {
+  int mine[4] = {n, n + 1, n + 2, n + 3};
+  visits[n & 3]++;
+  if (n > 0) {
+    p.b[n % 6] += 3;
+    p = left(p, n - 1, visits);
+    p.a += mine[visits[0] & 3];
+  }
+  return p;
+}
+__device__ __noinline__ struct pair left(struct pair p, int n, int *visits) {
+  int mine[4] = {1, n, 2, n * n};
+  visits[n & 3]--;
+  if (n > 1) {
+    struct pair q = right(p, n - 2, visits);
+    p = right(p, n - 1, visits);
+    p.a = 3 * p.a + q.a + mine[p.b[2] & 3];
+  }
+  return p;
+}
+extern "C" __global__ void mutual(long *out, int n) {
+  int visits[4] = {0, 0, 0, 0};
+  struct pair p = left({(long)threadIdx.x, {1, 2, 3, 4, 5, 6}}, (int)threadIdx.x % n, visits);
+  out[threadIdx.x] = p.a + 1000003 * p.b[threadIdx.x % 6] + visits[threadIdx.x & 3];
+}
+__device__ __noinline__ int endless(int n) {
+  return n == -1 ? 0 : endless(n + 1) * n + 3;
+}
+extern "C" __global__ void bottomless(int *out, int n) {
+  out[0] = endless(n);
 }
 extern "C" __global__ void asserted(int *out) {
   printf("%d\n", out[0]);
