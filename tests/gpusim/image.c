@@ -343,6 +343,10 @@ struct gpusim_global *gpusim_image_global(struct gpusim_image *image, const char
   return NULL;
 }
 
+struct gpusim_kernel *gpusim_image_known_kernels(struct gpusim_image *image) {
+  return image->first;
+}
+
 struct gpusim_kernel *gpusim_image_kernels(struct gpusim_image *image) {
   index_once(image);
   return image->first;

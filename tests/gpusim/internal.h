@@ -89,6 +89,8 @@ struct gpusim_global *gpusim_image_global(struct gpusim_image *, const char *nam
 /* First kernel of the image; walk with ->next (cuModuleEnumerateFunctions,
  * cuLibraryEnumerateKernels). */
 struct gpusim_kernel *gpusim_image_kernels(struct gpusim_image *);
+/* Those known so far: none in an image that was never looked into. For unloading. */
+struct gpusim_kernel *gpusim_image_known_kernels(struct gpusim_image *);
 
 /* ---- launches (ptx_run.c) ---- */
 

@@ -62,7 +62,7 @@ static void unload(struct loaded *loaded) {
     link = &(*link)->next;
   *link = loaded->next;
   gpusim_handle_remove(loaded);
-  for (struct gpusim_kernel *k = gpusim_image_kernels(loaded->image); k != NULL; k = k->next)
+  for (struct gpusim_kernel *k = gpusim_image_known_kernels(loaded->image); k != NULL; k = k->next)
     gpusim_handle_remove(k);
   gpusim_image_free(loaded->image);
   free(loaded);
