@@ -20,6 +20,7 @@
 #ifndef GPUSIM_PTX_H
 #define GPUSIM_PTX_H
 #include "internal.h"
+#include <pthread.h>
 
 #define PTX_LANES 128u
 #define PTX_WARP 32u
@@ -230,6 +231,7 @@ static inline size_t ptx_align(size_t value, size_t alignment) {
 
 /* ---- program: an entry ready to run (ptx_decode.c, ptx_lower.c) ---- */
 struct ptx_team;
+struct ptx_native;
 struct ptx_instruction;
 typedef void (*ptx_handler)(struct ptx_team *, const struct ptx_instruction *, uint32_t first,
                             uint32_t end);
@@ -294,10 +296,21 @@ struct ptx_program {
   uint32_t target_count, target_capacity;
   char **messages;
   uint32_t message_count, message_capacity;
+  /* Native code (ptx_native.c): set once, atomically; nothing else changes in a program that runs. */
+  struct ptx_native *native;
+  uint64_t interpreted; /* instructions so far, atomic */
+  bool translation_begun, translating;
+  pthread_t translator; /* to be joined when `translating` */
 };
 /* Decodes once, on the first call; thread-safe. NULL with `error` set when the entry is refused. */
 struct ptx_program *ptx_program_of(struct ptx_function *entry, char *error, size_t error_bytes);
 void ptx_program_free(struct ptx_program *);
+/* Where straight code begins: targets, and what follows a jump, call or wait. To be freed; NULL when
+   memory is short. */
+bool *ptx_beginnings(const struct ptx_program *);
+/* The program's native code, if it has some by now. */
+const struct ptx_native *ptx_native_of(struct ptx_program *);
+void ptx_native_free(struct ptx_program *);
 void *ptx_grow(void *items, uint32_t count, uint32_t *capacity, size_t item_bytes);
 
 /* ---- running (ptx_run.c) ---- */
@@ -331,6 +344,7 @@ struct ptx_team {
 };
 struct ptx_block { /* what a worker thread holds while it runs a block */
   const struct ptx_program *program;
+  const struct ptx_native *native; /* of the program, or NULL: all is interpreted */
   const struct gpusim_launch *launch;
   const struct gpusim_kernel *kernel;
   const uint8_t *parameters;

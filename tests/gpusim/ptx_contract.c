@@ -19,23 +19,6 @@ static bool may_write(const struct ptx_instruction *i, uint32_t reg) {
   return false;
 }
 
-/* Where straight code begins: targets, and what follows a jump, call or wait. */
-static bool *beginnings(const struct ptx_program *program) {
-  bool *begins = calloc(program->count + 1u, sizeof *begins);
-  if (!begins)
-    return NULL;
-  for (uint32_t k = 0; k < program->target_count; k++)
-    begins[program->targets[k]] = true;
-  for (uint32_t k = 0; k < program->count; k++) {
-    const struct ptx_instruction *i = &program->code[k];
-    if (i->kind == PTX_BRANCH || i->kind == PTX_CALL)
-      begins[i->target] = true;
-    if (i->kind > PTX_ACCESS)
-      begins[k + 1] = true;
-  }
-  return begins;
-}
-
 /* The mul before `at` whose product is operand `which` of the sum there, or NULL. */
 static const struct ptx_instruction *product_of(const struct ptx_program *program,
                                                 const bool *begins, uint32_t at, int which) {
@@ -59,7 +42,7 @@ static const struct ptx_instruction *product_of(const struct ptx_program *progra
 }
 
 void ptx_contract(struct ptx_program *program) {
-  bool *begins = beginnings(program);
+  bool *begins = ptx_beginnings(program);
   for (uint32_t at = 0; begins && at < program->count; at++) {
     struct ptx_instruction *sum = &program->code[at];
     if (!may_fuse(sum, PTX_OP_add) && !may_fuse(sum, PTX_OP_sub))

@@ -172,9 +172,27 @@ struct ptx_program *ptx_program_of(struct ptx_function *entry, char *error, size
   return program;
 }
 
+/* Where straight code begins: targets, and what follows a jump, call or wait. */
+bool *ptx_beginnings(const struct ptx_program *program) {
+  bool *begins = calloc(program->count + 1u, sizeof *begins);
+  if (!begins)
+    return NULL;
+  for (uint32_t k = 0; k < program->target_count; k++)
+    begins[program->targets[k]] = true;
+  for (uint32_t k = 0; k < program->count; k++) {
+    const struct ptx_instruction *i = &program->code[k];
+    if (i->kind == PTX_BRANCH || i->kind == PTX_CALL)
+      begins[i->target] = true;
+    if (i->kind > PTX_ACCESS)
+      begins[k + 1] = true;
+  }
+  return begins;
+}
+
 void ptx_program_free(struct ptx_program *program) {
   if (!program)
     return;
+  ptx_native_free(program);
   for (uint32_t i = 0; i < program->message_count; i++)
     free(program->messages[i]);
   free(program->messages);

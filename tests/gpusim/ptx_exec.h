@@ -69,6 +69,19 @@ INLINE uint32_t f32_out(float value, bool ftz, bool sat) {
   const uint32_t bits = bits_of_f32(value); /* compared as a whole number: no branch */
   return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : f32_flushed(bits, ftz);
 }
+/* The first operand that is a NaN is passed on, quiet; else a NaN is x86's. Spelled out, as compilers
+   are free to exchange operands. */
+INLINE uint64_t f64_nan_mask(uint64_t bits) {
+  return 0 - (uint64_t)((bits & ~(UINT64_C(1) << 63)) > UINT64_C(0x7ff0000000000000));
+}
+INLINE uint64_t f64_out(double value, uint64_t x, uint64_t y, uint64_t z) {
+  const uint64_t bits = bits_of_f64(value), quiet = UINT64_C(1) << 51;
+  const uint64_t nan_x = f64_nan_mask(x), nan_y = f64_nan_mask(y), nan_z = f64_nan_mask(z);
+  const uint64_t none = UINT64_C(0xfff8000000000000), nan_bits = f64_nan_mask(bits);
+  const uint64_t nan =
+      (x & nan_x) | (~nan_x & ((y & nan_y) | (~nan_y & ((z & nan_z) | (~nan_z & none)))));
+  return (bits & ~nan_bits) | ((nan | quiet) & nan_bits);
+}
 INLINE void round_to(uint8_t mode) {
   static const int modes[] = {FE_TONEAREST, FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
   fesetround(modes[mode]);

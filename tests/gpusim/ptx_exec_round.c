@@ -25,7 +25,7 @@
     LANES {                                                                                        \
       const double x = f64_of(a[l]), y = f64_of(b[l]), z = f64_of(c[l]);                           \
       (void)y, (void)z;                                                                            \
-      d[l] = bits_of_f64(EXPRESSION);                                                              \
+      d[l] = f64_out(EXPRESSION, a[l], b[l], c[l]);                                                \
     }                                                                                              \
     fesetround(FE_TONEAREST);                                                                      \
   }

@@ -12,6 +12,7 @@
 struct ptx_job { /* a launch */
   struct gpusim_kernel *kernel;
   const struct ptx_program *program;
+  const struct ptx_native *native;
   const uint8_t *parameters;
   const struct gpusim_launch *launch;
   uint64_t next, total; /* blocks; `next` is atomic */
@@ -189,6 +190,7 @@ static bool worker_ready(struct ptx_worker *w, struct ptx_job *job, char *error,
   struct ptx_block *block = &w->block;
   memset(w, 0, sizeof *w);
   *block = (struct ptx_block){.program = program,
+                              .native = job->native,
                               .launch = launch,
                               .kernel = job->kernel,
                               .parameters = job->parameters,
@@ -266,7 +268,7 @@ int gpusim_kernel_run(struct gpusim_kernel *kernel, const uint8_t *parameters,
   if (!kernel->ptx)
     return refuse(error, error_bytes, 209,
                   "the image has no PTX for this device, and GPUSIM_PTX names none", kernel->name);
-  const struct ptx_program *program = ptx_program_of(kernel->ptx, error, error_bytes);
+  struct ptx_program *program = ptx_program_of(kernel->ptx, error, error_bytes);
   if (!program)
     return 218;
   uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
@@ -279,6 +281,7 @@ int gpusim_kernel_run(struct gpusim_kernel *kernel, const uint8_t *parameters,
                   kernel->name);
   struct ptx_job job = {.kernel = kernel,
                         .program = program,
+                        .native = ptx_native_of(program),
                         .parameters = parameters,
                         .launch = launch,
                         .total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2],
@@ -296,6 +299,12 @@ int gpusim_kernel_run(struct gpusim_kernel *kernel, const uint8_t *parameters,
   work(&job);
   while (running)
     pthread_join(helpers[--running], NULL);
+  if (job.native) {
+    gpusim_count(GPUSIM_COUNT_native_launches, 1);
+  } else {
+    gpusim_count(GPUSIM_COUNT_interpreted_launches, 1);
+    __atomic_fetch_add(&program->interpreted, job.instructions, __ATOMIC_RELAXED);
+  }
   gpusim_count(GPUSIM_COUNT_interpreted_instructions, job.instructions);
   if (launch->traffic != NULL) {
     *launch->traffic = job.traffic;

@@ -3,6 +3,7 @@
    ready (then they join). Code is laid out so that this brings lanes together again after
    branches, loops and calls. Lanes that jump back very often are set aside for a while, so that
    a lane that spins on another's flag can't starve it. Called by ptx_run.c. */
+#include "ptx_native.h"
 #include "ptx_run.h"
 #include <string.h>
 
@@ -268,9 +269,16 @@ static bool control(struct ptx_worker *w, struct ptx_team *t, const struct ptx_i
 static void group_run(struct ptx_worker *w, struct ptx_team *t, uint32_t pc, uint32_t limit) {
   struct ptx_block *block = t->block;
   const struct ptx_instruction *code = block->program->code;
+  const struct ptx_segment *native = block->native ? block->native->segments : NULL;
   uint32_t active = 0, jumps = 0;
   EACH_RUN(r) active += r->end - r->first;
   for (; pc < limit; pc++) {
+    if (native && native[pc].run) { /* no lane can be ready inside a piece */
+      EACH_RUN(r) native[pc].run(t->registers, r->first, r->end);
+      block->instructions += (uint64_t)active * native[pc].count;
+      pc += native[pc].count - 1;
+      continue;
+    }
     const struct ptx_instruction *i = &code[pc];
     block->instructions += active;
     if (i->kind <= PTX_ACCESS) {

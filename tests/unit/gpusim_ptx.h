@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct gpusim_settings gpusim_settings = {
 #define SWITCH(field, NAME, type, initial, help) .field = initial,
@@ -82,15 +83,14 @@ uintptr_t gpusim_memory_static(size_t bytes, size_t alignment) {
 void gpusim_memory_static_free(uintptr_t address) {
   (void)address; /* device_reset */
 }
-static uint64_t instructions;
 int gpusim_ptx_acceptable_version(const char *ptx) {
   (void)ptx;
   return 0;
 }
 
+static uint64_t counters[GPUSIM_COUNTERS];
 void gpusim_count(enum gpusim_counter counter, uint64_t add) {
-  if (counter == GPUSIM_COUNT_interpreted_instructions)
-    instructions += add;
+  counters[counter] += add;
 }
 void gpusim_trace(int level, const char *format, ...) {
   va_list args;
@@ -104,6 +104,54 @@ static void *host(uintptr_t address) {
   return gpusim_backing(address);
 }
 static char launch_error[1024];
+/* The cache of native code beside the test programs, not in anyone's home. */
+static void cache_here(void) {
+  char path[4096];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  path[length > 0 ? length : 0] = 0;
+  char *name = strrchr(path, '/');
+  if (!name || (size_t)(name - path) + 16 > sizeof path)
+    abort();
+  strcpy(name, "/native_cache");
+  setenv("XDG_CACHE_HOME", path, 1);
+}
+/* With both_engines every launch is made twice, on the same memory: interpreted, then native. They
+   must agree in memory, result and message. */
+static bool both_engines;
+static int disagreements;
+static int run_in_both(struct gpusim_kernel *kernel, const uint8_t *packed,
+                       const struct gpusim_launch *shape) {
+  char *before[256], *after[256], message[sizeof launch_error];
+  for (int k = 0; k < block_count; k++) {
+    before[k] = malloc(blocks[k].bytes + 1);
+    after[k] = malloc(blocks[k].bytes + 1);
+    if (blocks[k].backing)
+      memcpy(before[k], blocks[k].backing, blocks[k].bytes);
+  }
+  gpusim_settings.engine = "interpreter";
+  int result = gpusim_kernel_run(kernel, packed, shape, launch_error, sizeof launch_error);
+  memcpy(message, launch_error, sizeof message);
+  launch_error[0] = 0;
+  for (int k = 0; k < block_count; k++) {
+    if (!blocks[k].backing)
+      continue;
+    memcpy(after[k], blocks[k].backing, blocks[k].bytes);
+    memcpy(blocks[k].backing, before[k], blocks[k].bytes);
+  }
+  gpusim_settings.engine = "native";
+  bool same = gpusim_kernel_run(kernel, packed, shape, launch_error, sizeof launch_error) == result;
+  same &= !strcmp(message, launch_error);
+  for (int k = 0; k < block_count; k++) {
+    same &= !blocks[k].backing || !memcmp(after[k], blocks[k].backing, blocks[k].bytes);
+    free(before[k]);
+    free(after[k]);
+  }
+  if (!same)
+    printf("# %s: interpreted %d '%s', native '%s', or other memory\n", kernel->name, result,
+           message, launch_error);
+  disagreements += !same;
+  return result;
+}
 /* Parameters are given as pointers, as in cuLaunchKernel. */
 static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads, int count,
                   void **arguments) {
@@ -114,7 +162,9 @@ static int launch(struct gpusim_kernel *kernel, uint32_t grid, uint32_t threads,
     memcpy(packed + kernel->parameters[i].offset, arguments[i], kernel->parameters[i].bytes);
   struct gpusim_launch shape = {{grid, 1, 1}, {threads, 1, 1}, 0, 0, kernel->name, NULL};
   launch_error[0] = 0;
-  int result = gpusim_kernel_run(kernel, packed, &shape, launch_error, sizeof launch_error);
+  int result = both_engines
+                   ? run_in_both(kernel, packed, &shape)
+                   : gpusim_kernel_run(kernel, packed, &shape, launch_error, sizeof launch_error);
   free(packed);
   return result;
 }
