@@ -372,6 +372,8 @@ void ptx_fail(struct ptx_team *, const struct ptx_instruction *, uint32_t lane, 
    exec rooms are built once per instruction set; the best that this CPU has is chosen on the first
    call. */
 ptx_handler ptx_select(const struct ptx_instruction *);
+/* Whether this CPU runs code for x86-64-v3: AVX2, FMA and what came with them. */
+bool ptx_cpu_has_v3(void);
 /* For tests: use the build for any CPU, or again the best one. */
 void ptx_select_plain(bool);
 ptx_handler ptx_select_memory(const struct ptx_instruction *);

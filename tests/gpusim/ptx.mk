@@ -51,7 +51,7 @@ PTX_TEST_FILES := $(addprefix $(PTX_KERNELS)/,programs.ptx control.ptx renamed/i
   images_plain.fatbin images_zstd.fatbin images_lz4.fatbin)
 
 # The interpreter alone, without the driver: tests/unit/gpusim_ptx.h stands in for memory and settings.
-PTX_TESTS := $(B)/tests/unit/gpusim_ptx $(B)/tests/unit/gpusim_ptx_arithmetic $(B)/tests/unit/gpusim_approximate
+PTX_TESTS := $(B)/tests/unit/gpusim_ptx $(B)/tests/unit/gpusim_ptx_arithmetic $(B)/tests/unit/gpusim_approximate $(B)/tests/unit/gpusim_engines
 PTX_OBJECTS := $(patsubst tests/gpusim/%.c,$(GPUSIM)/driver/%.o,$(wildcard tests/gpusim/ptx_*.c tests/gpusim/image*.c)) \
   $(PTX_AVX2_OBJECTS)
 UNIT_TESTS += $(PTX_TESTS)

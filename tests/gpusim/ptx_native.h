@@ -26,7 +26,7 @@ uint32_t *ptx_native_pieces(const struct ptx_program *);
 bool ptx_native_expression(const struct ptx_instruction *, FILE *out);
 /* What the C text begins with, and how it is compiled, for keys of the cache. */
 extern const char ptx_native_prelude[];
-extern const char *const ptx_native_flags[];
+const char *const *ptx_native_flags(void);
 /* Compiles a C text to `object`; false when there is no compiler or it fails. */
 bool ptx_native_compile(const char *source, size_t bytes, const char *object);
 /* Says which compiler it is, for keys of the cache: changes when it is replaced. */

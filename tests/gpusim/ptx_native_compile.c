@@ -13,18 +13,22 @@
 #include <unistd.h>
 
 /* Nothing fused or assumed that PTX doesn't say, as in ptx.mk. */
-const char *const ptx_native_flags[] = {"-std=gnu11",
-                                        "-O3",
-                                        "-fPIC",
-                                        "-shared",
-                                        "-w",
-                                        "-ffp-contract=off",
-                                        "-fno-math-errno",
-                                        "-fno-trapping-math",
-#ifdef __x86_64__
-                                        "-march=native",
-#endif
-                                        NULL};
+const char *const *ptx_native_flags(void) {
+  static const char *const any[] = {
+      "-std=gnu11",         "-O3", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-math-errno",
+      "-fno-trapping-math", NULL};
+  static const char *const v3[] = {"-march=x86-64-v3",
+                                   "-std=gnu11",
+                                   "-O3",
+                                   "-fPIC",
+                                   "-shared",
+                                   "-w",
+                                   "-ffp-contract=off",
+                                   "-fno-math-errno",
+                                   "-fno-trapping-math",
+                                   NULL};
+  return ptx_cpu_has_v3() ? v3 : any;
+}
 
 /* cc on the PATH, or NULL. */
 static char *compiler_path(char *into, size_t room) {
@@ -59,8 +63,8 @@ static pid_t start(const char *compiler, const char *object, int input) {
   strncat(search, path ? path : "/usr/bin:/bin", 4096);
   if (folder)
     strncat(temporary, folder, 4096);
-  for (int k = 0; ptx_native_flags[k]; k++)
-    arguments[count++] = ptx_native_flags[k];
+  for (const char *const *flag = ptx_native_flags(); *flag; flag++)
+    arguments[count++] = *flag;
   arguments[count++] = "-o";
   arguments[count++] = object;
   arguments[count++] = "-xc";

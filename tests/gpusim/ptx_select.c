@@ -29,10 +29,18 @@ void ptx_select_plain(bool on) {
   plain = on;
 }
 
+bool ptx_cpu_has_v3(void) {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+#else
+  return false;
+#endif
+}
+
 static const struct rooms *best(void) {
 #ifdef __x86_64__
-  if (!plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))
+  if (!plain && ptx_cpu_has_v3())
     return &rooms_avx2;
 #endif
   return &rooms_base;
