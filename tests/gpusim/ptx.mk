@@ -71,3 +71,11 @@ $(B)/gpusim-bench: tests/gpusim/bench/bench.c $(GPUSIM)/libcuda.so.1 $(PTX_KERNE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -o $@ $< -L$(GPUSIM) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/gpusim'
 BENCHES += $(B)/gpusim-bench
 ALL += $(B)/gpusim-bench
+
+# Programs of tests/e2e/gpusim_engines.bats.
+PTX_SAMPLES := $(B)/tests/e2e/samples $(B)/tests/e2e/samples_thrust
+$(PTX_SAMPLES): $(B)/tests/e2e/%: tests/e2e/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O1 --extended-lambda -Wno-deprecated-declarations -gencode arch=compute_80,code=compute_80 \
+	  -cudart shared -o $@ $<
+test-programs: $(PTX_SAMPLES)

@@ -91,7 +91,7 @@ static struct ptx_native *translate(const struct ptx_program *program) {
   if (out && pieces && key) {
     fflush(out);
     key = hash(key ^ 0xcbf29ce484222325u, source, bytes);
-    for (const char *const *flag = ptx_native_flags(); *flag; flag++)
+    for (const char *const *flag = ptx_native_flags(bytes); *flag; flag++)
       key = hash(key, *flag, strlen(*flag));
     fprintf(out, "const uint64_t gpusim_key = UINT64_C(%llu);\n", (unsigned long long)key);
   }

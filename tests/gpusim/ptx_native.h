@@ -24,9 +24,9 @@ uint32_t *ptx_native_pieces(const struct ptx_program *);
 /* The value that an instruction gives its result in terms of C variables x, y, z, written to `out`;
    false, and `out` spoiled, when it has none. */
 bool ptx_native_expression(const struct ptx_instruction *, FILE *out);
-/* What the C text begins with, and how it is compiled, for keys of the cache. */
+/* What the C text begins with, and flags that depend on its size and the CPU, for keys of the cache. */
 extern const char ptx_native_prelude[];
-const char *const *ptx_native_flags(void);
+const char *const *ptx_native_flags(size_t bytes);
 /* Compiles a C text to `object`; false when there is no compiler or it fails. */
 bool ptx_native_compile(const char *source, size_t bytes, const char *object);
 /* Says which compiler it is, for keys of the cache: changes when it is replaced. */

@@ -101,7 +101,8 @@ static void load(void) {
   check_range("GPUSIM_COMPUTE_CAPABILITY", (uint64_t)s->compute_capability, 50, 130);
   if (s->engine == NULL || (strcmp(s->engine, "auto") != 0 && strcmp(s->engine, "native") != 0 &&
                             strcmp(s->engine, "interpreter") != 0))
-    refuse("GPUSIM_ENGINE", getenv("GPUSIM_ENGINE"), "expected auto, native or interpreter");
+    gpusim_settings_refuse("GPUSIM_ENGINE", getenv("GPUSIM_ENGINE"),
+                           "expected auto, native or interpreter");
   check_range("GPUSIM_CONTRACT", (uint64_t)s->contract, 0, 1);
   if ((s->granularity & (s->granularity - 1)) != 0)
     gpusim_settings_refuse("GPUSIM_GRANULARITY", getenv("GPUSIM_GRANULARITY"),
