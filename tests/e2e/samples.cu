@@ -34,13 +34,19 @@ template <typename T> void tell(const char *name, const std::vector<T> &values, 
 
 template <typename T> class Array {
 public:
-  explicit Array(size_t count) : count_(count) { CHECK(cudaMalloc(&data_, count * sizeof(T))); }
+  explicit Array(size_t count) : count_(count) {
+    CHECK(cudaMalloc(&data_, count * sizeof(T)));
+  }
   explicit Array(const std::vector<T> &values) : Array(values.size()) {
     CHECK(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
   }
   Array(const Array &) = delete;
-  ~Array() { cudaFree(data_); }
-  T *get() const { return data_; }
+  ~Array() {
+    cudaFree(data_);
+  }
+  T *get() const {
+    return data_;
+  }
   std::vector<T> host() const {
     std::vector<T> values(count_);
     CHECK(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
@@ -144,7 +150,8 @@ void scan() {
   const int n = 60000, width = 512, blocks = (n + width - 1) / width;
   const std::vector<uint32_t> values = numbers(n, 1000);
   Array<uint32_t> in(values), out(n), totals(blocks), before(blocks), rest(1);
-  scan_blocks<<<blocks, width / 2, width * sizeof(uint32_t)>>>(in.get(), out.get(), totals.get(), n);
+  scan_blocks<<<blocks, width / 2, width * sizeof(uint32_t)>>>(in.get(), out.get(), totals.get(),
+                                                               n);
   scan_blocks<<<1, width / 2, width * sizeof(uint32_t)>>>(totals.get(), before.get(), rest.get(),
                                                           blocks);
   add_totals<<<blocks, width>>>(out.get(), before.get(), n);

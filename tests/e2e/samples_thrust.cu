@@ -74,7 +74,8 @@ void thrust_scans() {
   thrust::inclusive_scan(values.begin(), values.end(), out.begin());
   std::partial_sum(drawn.begin(), drawn.end(), want.begin());
   tell("thrust::inclusive_scan", host(out), want);
-  thrust::exclusive_scan(values.begin(), values.end(), out.begin(), 0u, thrust::maximum<uint32_t>());
+  thrust::exclusive_scan(values.begin(), values.end(), out.begin(), 0u,
+                         thrust::maximum<uint32_t>());
   for (size_t i = 0; i < want.size(); i++)
     want[i] = i ? std::max(want[i - 1], drawn[i - 1]) : 0;
   tell("thrust::exclusive_scan", host(out), want);
