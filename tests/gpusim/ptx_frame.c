@@ -55,8 +55,8 @@ void ptx_frame_save(struct ptx_team *t, const struct ptx_instruction *i, uint32_
                (unsigned long long)STACK_BYTES);
       return;
     }
-    if (stack->used + bytes > stack->capacity) {
-      size_t capacity = 2 * stack->capacity + bytes;
+    if (!stack->bytes || stack->used + bytes > stack->capacity) {
+      size_t capacity = 2 * stack->capacity + bytes + 1;
       uint8_t *grown = realloc(stack->bytes, capacity);
       if (!grown) {
         ptx_fail(t, i, l, 2, "no memory for the stack of recursive calls");

@@ -34,14 +34,16 @@ static bool own_folder(const char *path) {
 /* The cache's folder; false when there is none that can be trusted. */
 static bool cache_folder(char *into, size_t room) {
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  int length = cache && *cache == '/' ? snprintf(into, room, "%s", cache)
-               : home && *home == '/' ? snprintf(into, room, "%s/.cache", home)
-                                      : -1;
-  if (length < 0 || (size_t)length + 8 >= room)
+  const bool named = cache && *cache == '/';
+  if (!named && !(home && *home == '/'))
+    return false;
+  const char *base = named ? cache : home, *below = named ? "" : "/.cache";
+  int length = snprintf(into, room, "%s%s", base, below);
+  if (length < 0 || (size_t)length >= room)
     return false;
   mkdir(into, 0700); /* may be there, and may be anyone's: only our own folder in it is trusted */
-  strcat(into, "/gpusim");
-  return own_folder(into);
+  length = snprintf(into, room, "%s%s/gpusim", base, below);
+  return length > 0 && (size_t)length < room && own_folder(into);
 }
 
 static void *object_open(const char *path, uint64_t key) {

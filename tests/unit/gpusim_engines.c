@@ -160,7 +160,7 @@ static bool only_object(const char *folder, char *path, size_t room) {
 
 static void test_cache(void) {
   char cache[64] = "/tmp/gpusim-engines-XXXXXX", folder[128], object[512];
-  struct stat first, second;
+  struct stat first = {0}, second = {0};
   if (!mkdtemp(cache))
     return;
   snprintf(folder, sizeof folder, "%s/gpusim", cache);

@@ -105,7 +105,7 @@ static void *host(uintptr_t address) {
 }
 static char launch_error[1024];
 /* The cache of native code beside the test programs, not in anyone's home. */
-static void cache_here(void) {
+__attribute__((unused)) static void cache_here(void) {
   char path[4096];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
   path[length > 0 ? length : 0] = 0;
@@ -119,33 +119,44 @@ static void cache_here(void) {
    must agree in memory, result and message. */
 static bool both_engines;
 static int disagreements;
+/* All device memory, one block after another; to be freed. */
+static uint8_t *memory_copy(void) {
+  size_t bytes = 1;
+  for (int k = 0; k < block_count; k++)
+    bytes += blocks[k].bytes;
+  uint8_t *copy = calloc(1, bytes), *to = copy;
+  for (int k = 0; copy && k < block_count; to += blocks[k++].bytes)
+    if (blocks[k].backing)
+      memcpy(to, blocks[k].backing, blocks[k].bytes);
+  return copy;
+}
+/* Whether memory is as in the copy; with `restore` it is so afterwards. */
+static bool memory_is(const uint8_t *copy, bool restore) {
+  bool same = copy != NULL;
+  for (int k = 0; copy && k < block_count; copy += blocks[k++].bytes) {
+    if (!blocks[k].backing)
+      continue;
+    same &= !memcmp(blocks[k].backing, copy, blocks[k].bytes);
+    if (restore)
+      memcpy(blocks[k].backing, copy, blocks[k].bytes);
+  }
+  return same;
+}
 static int run_in_both(struct gpusim_kernel *kernel, const uint8_t *packed,
                        const struct gpusim_launch *shape) {
-  char *before[256], *after[256], message[sizeof launch_error];
-  for (int k = 0; k < block_count; k++) {
-    before[k] = malloc(blocks[k].bytes + 1);
-    after[k] = malloc(blocks[k].bytes + 1);
-    if (blocks[k].backing)
-      memcpy(before[k], blocks[k].backing, blocks[k].bytes);
-  }
+  char message[sizeof launch_error];
+  uint8_t *before = memory_copy();
   gpusim_settings.engine = "interpreter";
   int result = gpusim_kernel_run(kernel, packed, shape, launch_error, sizeof launch_error);
   memcpy(message, launch_error, sizeof message);
   launch_error[0] = 0;
-  for (int k = 0; k < block_count; k++) {
-    if (!blocks[k].backing)
-      continue;
-    memcpy(after[k], blocks[k].backing, blocks[k].bytes);
-    memcpy(blocks[k].backing, before[k], blocks[k].bytes);
-  }
+  uint8_t *after = memory_copy();
+  memory_is(before, true);
   gpusim_settings.engine = "native";
   bool same = gpusim_kernel_run(kernel, packed, shape, launch_error, sizeof launch_error) == result;
-  same &= !strcmp(message, launch_error);
-  for (int k = 0; k < block_count; k++) {
-    same &= !blocks[k].backing || !memcmp(after[k], blocks[k].backing, blocks[k].bytes);
-    free(before[k]);
-    free(after[k]);
-  }
+  same &= !strcmp(message, launch_error) && memory_is(after, false);
+  free(before);
+  free(after);
   if (!same)
     printf("# %s: interpreted %d '%s', native '%s', or other memory\n", kernel->name, result,
            message, launch_error);

@@ -82,7 +82,7 @@ static int in_order(const void *a, const void *b) {
 /* Milliseconds of a launch: the median of those after the first, which may be translated. The
    engine translates a hot kernel at once when it is asked for (GPUSIM_ENGINE=native). */
 static double launch_ms(CUfunction function, unsigned grid, unsigned block, void **arguments) {
-  double ms[RUNS];
+  double ms[RUNS] = {0};
   for (int run = -1; run < RUNS; run++) {
     double start = now_ms();
     check(cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, NULL, arguments, NULL), "a launch");
