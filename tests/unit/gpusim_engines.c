@@ -25,7 +25,7 @@ static const struct check checks[] = {
 enum { CHECKS = sizeof checks / sizeof *checks };
 
 /* One kernel of all checks, each in a block of its own; d[k] of thread i at out + 8 * (k * n + i).
-   Each result is also written under a guard, over the instruction's first operand. */
+   Behind them, for each, a value that two guarded instructions made. */
 static struct gpusim_kernel *all_instructions(struct gpusim_image **image) {
   char *ptx = NULL;
   size_t size;
@@ -52,8 +52,9 @@ static struct gpusim_kernel *all_instructions(struct gpusim_image **image) {
               "dabc"[o], "dabc"[o], checks[k].bits[o]);
     fprintf(out,
             "%s\nadd.u64 %%place, %%to, %d;\nand.b64 %%odd, %%wb, 4;\nsetp.ne.u64 %%g, %%odd, 0;\n"
-            "@!%%g add.u64 %%place, %%place, 0;\nst.global.b%d [%%place], %%d;\n}\n",
-            checks[k].instruction, 8 * CASES * k, checks[k].bits[0]);
+            "@%%g add.u64 %%odd, %%odd, %%wa;\n@!%%g sub.u64 %%odd, %%wc, %%odd;\n"
+            "st.global.b%d [%%place], %%d;\nst.global.b64 [%%place+%d], %%odd;\n}\n",
+            checks[k].instruction, 8 * CASES * k, checks[k].bits[0], 8 * CASES * CHECKS);
   }
   fputs("ret;\n}\n", out);
   fclose(out);
@@ -88,7 +89,7 @@ static void test_instructions(void) {
                                      0xffffffffffffffff};
   struct gpusim_image *image;
   struct gpusim_kernel *k = all_instructions(&image);
-  uintptr_t in = device_new(3 * 8 * CASES), out = device_new((size_t)8 * CASES * CHECKS);
+  uintptr_t in = device_new(3 * 8 * CASES), out = device_new((size_t)16 * CASES * CHECKS);
   uint64_t *cells = host(in);
   for (int i = 0; i < 3 * CASES; i++)
     cells[i] = random_bits() & 3 ? random_bits() : special[random_bits() % 14];

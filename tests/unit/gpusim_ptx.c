@@ -527,6 +527,12 @@ static void test_errors(void) {
          "a store past the end fails with 700, naming thread, instruction and kernel");
   code = RUN("store_at", 2, 32, &p, &inside);
   tap_ok(!code && ((int *)host(p))[63] == 1, "a store to the last element is allowed");
+  int step = 2, far = 3;
+  uintptr_t to = ints(32);
+  code = RUN("strided", 1, 32, &p, &to, &step);
+  int beyond = RUN("strided", 1, 32, &p, &to, &far);
+  tap_ok(!code && beyond == 700 && says("thread 22,0,0"),
+         "of threads at even distances the first beyond the end is named");
   code = RUN("unaligned", 1, 32, &p);
   tap_ok(code == 716 && says("misaligned") && says("thread 3,0,0"),
          "a misaligned store fails with 716");

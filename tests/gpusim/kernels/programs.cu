@@ -285,6 +285,9 @@ extern "C" __global__ void store_at(int *p, long index) {
   if (threadIdx.x == 5)
     p[index] = 1;
 }
+extern "C" __global__ void strided(const int *in, int *out, int step) {
+  out[threadIdx.x] = in[threadIdx.x * step];
+}
 extern "C" __global__ void unaligned(char *p) {
   if (threadIdx.x == 3)
     *(int *)(p + 2) = 1;
