@@ -51,6 +51,7 @@ static bool locate_row(ARGS, const uint64_t *a, uint32_t bytes, bool write, stru
   if (!b || (write && !b->writable))
     return false;
   p->base = b->bytes + (a[first] - b->low);
+  block->traffic[b->on_host][write] += whole;
   return true;
 }
 
@@ -60,6 +61,7 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
   struct ptx_block *block = t->block;
   uint64_t low = 0, size = block->shared_bytes, outside = 0;
   uint8_t *from = block->shared;
+  uint64_t *traffic = NULL;
   if (i->space != PTX_SHARED) {
     const struct ptx_bounds *b = ptx_bounds_of(block, a[first], bytes);
     if (!b || (write && !b->writable))
@@ -67,6 +69,7 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
     low = b->low;
     size = b->high - b->low;
     from = b->bytes;
+    traffic = &block->traffic[b->on_host][write];
   }
   if (size < bytes)
     return false;
@@ -76,6 +79,8 @@ static bool locate_scattered(ARGS, const uint64_t *a, uint32_t bytes, bool write
     outside |= (offset > size) | (a[l] & (bytes - 1));
     p->where[l] = from + (offset > size ? 0 : offset);
   }
+  if (traffic != NULL && !outside)
+    *traffic += a[first] == a[end - 1] ? bytes : (uint64_t)(end - first) * bytes;
   return !outside;
 }
 
@@ -94,7 +99,7 @@ INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *
 #define GATHER(m, M, r, R)                                                                         \
   RACY INLINE bool gather_##m##_##r(ARGS, const uint64_t *a) {                                     \
     struct ptx_block *block = t->block;                                                            \
-    uint64_t low = 0, size = block->shared_bytes, outside = 0;                                     \
+    uint64_t low = 0, size = block->shared_bytes, outside = 0, bytes = 0, *traffic = NULL;         \
     const uint8_t *from = block->shared;                                                           \
     R *d = CELLS(R, 0);                                                                            \
     M value;                                                                                       \
@@ -107,6 +112,7 @@ INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *
       low = b->low;                                                                                \
       size = b->high - b->low;                                                                     \
       from = b->bytes;                                                                             \
+      traffic = &block->traffic[b->on_host][false];                                                \
     }                                                                                              \
     if (size < sizeof(M))                                                                          \
       return false;                                                                                \
@@ -118,6 +124,7 @@ INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *
       if (even && a[l] - low <= size && a[stop - 1] - low <= size &&                               \
           !((a[l] | step) & (sizeof(M) - 1))) {                                                    \
         const uint8_t *at = from + (a[l] - low);                                                   \
+        bytes += step ? (stop - l) * sizeof(M) : sizeof(M);                                        \
         memcpy(&value, at, sizeof value);                                                          \
         if (!step)                                                                                 \
           for (uint32_t k = l; k < stop; k++)                                                      \
@@ -129,6 +136,7 @@ INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *
           }                                                                                        \
         continue;                                                                                  \
       }                                                                                            \
+      bytes += (stop - l) * sizeof(M);                                                             \
       for (uint32_t k = l; k < stop; k++) {                                                        \
         uint64_t offset = a[k] - low, bad = (offset > size) | (a[k] & (sizeof(M) - 1));            \
         outside |= bad;                                                                            \
@@ -136,6 +144,8 @@ INLINE uint64_t distance(const uint64_t *a, uint32_t first, uint32_t end, bool *
         d[k] = (R)value;                                                                           \
       }                                                                                            \
     }                                                                                              \
+    if (traffic != NULL && !outside)                                                               \
+      *traffic += bytes;                                                                           \
     return !outside;                                                                               \
   }
 

@@ -24,6 +24,7 @@ const struct ptx_bounds *ptx_bounds_of(struct ptx_block *block, uint64_t address
     return NULL;
   found.bytes = gpusim_backing(found.low);
   found.on_host = gpusim_memory_on_host(found.low);
+  found.on_host = gpusim_memory_on_host(found.low);
   struct ptx_bounds *slot = &block->bounds[block->next_bounds++ % PTX_BOUNDS];
   *slot = found;
   return slot;
@@ -93,7 +94,8 @@ uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32
     break;
   }
   const struct ptx_bounds *b = ptx_bounds_of(block, address, bytes);
-  if (b && (!write || b->writable))
+  if (b && (!write || b->writable)) {
+    block->traffic[b->on_host][write] += bytes;
     return b->bytes + (address - b->low);
   }
   ptx_fail(t, i, lane, 700,
@@ -137,7 +139,7 @@ RACY static void copy_async(ARGS) {
     if (!d || (have && !s))
       return;
     if (have > 2) /* its ends were counted when they were resolved */
-      t->block->traffic[bounds_of(t->block, from, 1)->on_host][false] += have - 2;
+      t->block->traffic[ptx_bounds_of(t->block, from, 1)->on_host][false] += have - 2;
     if (have)
       memcpy(d, s, have);
     memset(d + have, 0, i->bytes - have);

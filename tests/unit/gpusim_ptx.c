@@ -787,7 +787,8 @@ int main(void) {
                                         test_big_parameters,
                                         test_errors,
                                         test_images,
-                                        test_long_name};
+                                        test_long_name,
+                                        test_traffic};
   for (int plain = 0; plain < 2; plain++) {
     ptx_select_plain(plain);
     for (size_t k = 0; k < sizeof tests / sizeof *tests; k++)
@@ -803,7 +804,7 @@ int main(void) {
   both_engines = true;
   counters[GPUSIM_COUNT_native_launches] = counters[GPUSIM_COUNT_interpreted_launches] = 0;
   for (size_t k = 0; k < sizeof tests / sizeof *tests; k++)
-    if (tests[k] != test_images && tests[k] != test_long_name)
+    if (tests[k] != test_images && tests[k] != test_long_name && tests[k] != test_traffic)
       tests[k]();
   test_atomics(1);
   uint64_t native = counters[GPUSIM_COUNT_native_launches];
