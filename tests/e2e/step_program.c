@@ -28,7 +28,7 @@
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
-#include <cuda.h>
+#include "adam_list.h"
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,7 +48,7 @@
     }                                                                                              \
   } while (0)
 
-enum { CHUNK = 65536, TENSORS = 64, LISTS = 4 };
+enum { TENSORS = 64 };
 
 static int argument_count;
 static char **argument_list;
@@ -60,18 +60,6 @@ static double option(const char *name, double otherwise) {
       return strtod(argument_list[i] + length + 1, NULL);
   return otherwise;
 }
-
-/* The tensor list of both layouts. */
-struct layout {
-  size_t bytes, tensors, blocks, entry, numel, steps, block_tensor, block_chunk;
-};
-static const struct layout layouts[] = {{3336, 36, 320, 1, 1152, 1440, 1728, 2048},
-                                        {25544, 252, 2240, 2, 8064, 10080, 12096, 16576}};
-
-struct tensor {
-  CUdeviceptr lists[LISTS], step;
-  size_t elements;
-};
 
 static struct tensor tensors[TENSORS];
 static size_t tensor_count;
@@ -89,9 +77,7 @@ static CUdeviceptr allocate(size_t bytes) {
 static uint64_t hash(CUdeviceptr from, size_t bytes) {
   unsigned char *copy = malloc(bytes);
   CU(cuMemcpyDtoH(copy, from, bytes));
-  uint64_t value = 1469598103934665603u;
-  for (size_t i = 0; i < bytes; i++)
-    value = (value ^ copy[i]) * 1099511628211u;
+  const uint64_t value = adam_hash(copy, bytes);
   free(copy);
   return value;
 }
@@ -147,81 +133,14 @@ static void fill(CUstream stream) {
   CU(cuMemsetD32Async(arrays[3], 0x3727c5ac, array_floats, stream));
 }
 
-struct scalars {
-  const float *lr_pointer;
-  double lr, beta1, beta2, decay, eps;
-  unsigned char maximize;
-  const float *grad_scale, *found_inf;
-};
+static struct adam_kernel kernel;
 
-static void launch(CUfunction function, const struct layout *layout, const unsigned char *metadata,
-                   unsigned blocks, struct scalars *s, CUstream stream, bool packed) {
-  unsigned char functor = 0;
-  if (!packed) {
-    void *parameters[] = {(void *)(uintptr_t)metadata,
-                          &functor,
-                          &s->lr_pointer,
-                          &s->lr,
-                          &s->beta1,
-                          &s->beta2,
-                          &s->decay,
-                          &s->eps,
-                          &s->maximize,
-                          &s->grad_scale,
-                          &s->found_inf};
-    CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, parameters, NULL));
-    return;
-  }
-  unsigned char *buffer = calloc(1, layout->bytes + 80), *tail = buffer + layout->bytes;
-  memcpy(buffer, metadata, layout->bytes);
-  memcpy(tail + 8, &s->lr_pointer, 8);
-  memcpy(tail + 16, &s->lr, 40);
-  tail[56] = s->maximize;
-  memcpy(tail + 64, &s->grad_scale, 16);
-  size_t bytes = layout->bytes + 80;
-  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   CU_LAUNCH_PARAM_END};
-  CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, NULL, extra));
-  free(buffer);
-}
-
-/* As PyTorch's host code does it: as many launches as the list needs; a tensor cut by one goes on
- * in the next. */
-static void step_group(CUfunction function, const struct layout *layout, size_t first, size_t end,
-                       struct scalars *s, CUstream stream) {
-  unsigned char *metadata = malloc(layout->bytes);
-  memset(metadata, option("garbage", 0) != 0 ? 0xb7 : 0, layout->bytes);
-  size_t slot = 0, block = 0;
-  for (size_t t = first; t < end; t++) {
-    const size_t chunks = (tensors[t].elements + CHUNK - 1) / CHUNK;
-    for (size_t chunk = 0; chunk < chunks; chunk++) {
-      if (chunk == 0 || block == 0) {
-        for (size_t list = 0; list < LISTS; list++)
-          memcpy(metadata + (list * layout->tensors + slot) * 8, &tensors[t].lists[list], 8);
-        memcpy(metadata + layout->numel + slot * 8, &tensors[t].elements, 8);
-        memcpy(metadata + layout->steps + slot * 8, &tensors[t].step, 8);
-        slot++;
-      }
-      const uint16_t index = (uint16_t)(slot - 1);
-      const int number = (int)chunk;
-      memcpy(metadata + layout->block_tensor + block * layout->entry, &index, layout->entry);
-      memcpy(metadata + layout->block_chunk + block * 4, &number, 4);
-      block++;
-      const bool last = chunk + 1 == chunks;
-      if (block == layout->blocks || (slot == layout->tensors && last)) {
-        launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
-        slot = block = 0;
-      }
-    }
-  }
-  if (block)
-    launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
-  free(metadata);
+static void step_group(size_t first, size_t end, struct scalars *s, CUstream stream) {
+  CU(adam_step(&kernel, tensors + first, end - first, s, stream));
 }
 
 /* The context is lost before the last step's gradients are there. */
-static void step_lost(CUfunction function, const struct layout *layout, struct scalars *s,
-                      CUstream stream) {
+static void step_lost(struct scalars *s, CUstream stream) {
   static const char image[] =
       ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
       ".b32 "
@@ -231,15 +150,14 @@ static void step_lost(CUfunction function, const struct layout *layout, struct s
   CU(cuModuleLoadData(&module, image));
   CU(cuModuleGetFunction(&bad, module, "bad"));
   CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-  step_group(function, layout, 0, tensor_count, s, stream);
+  step_group(0, tensor_count, s, stream);
   printf("%d\n", (int)cuCtxSynchronize());
   exit(0);
 }
 
 /* A step of the first half waits on its stream for a word that the host writes when the other half's
    step, on another stream, is done. */
-static void step_gated(CUfunction function, const struct layout *layout, struct scalars *s,
-                       CUstream gated) {
+static void step_gated(struct scalars *s, CUstream gated) {
   CUstream free_one;
   void *memory;
   CU(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
@@ -250,45 +168,17 @@ static void step_gated(CUfunction function, const struct layout *layout, struct 
   CU(cuStreamWaitValue32(gated, (CUdeviceptr)(uintptr_t)memory, 1, CU_STREAM_WAIT_VALUE_EQ));
   const int gate = (int)option("gate", 0);
   if (gate == 1) {
-    step_group(function, layout, 0, tensor_count / 2, s, gated);
-    step_group(function, layout, tensor_count / 2, tensor_count, s, free_one);
+    step_group(0, tensor_count / 2, s, gated);
+    step_group(tensor_count / 2, tensor_count, s, free_one);
     CU(cuStreamSynchronize(free_one));
   } else {
     for (int i = 0; i < gate; i++) {
       s->lr *= 0.9;
-      step_group(function, layout, 0, tensor_count, s, gated);
+      step_group(0, tensor_count, s, gated);
     }
   }
   *word = 1;
   CU(cuCtxSynchronize());
-}
-
-/* The fused Adam kernel of a PTX file: its name is in there. */
-static char *kernel_name(const char *ptx, size_t *metadata_bytes) {
-  const char *at = strstr(ptx, ".entry _ZN2at6native");
-  if (!at)
-    return NULL;
-  at += strlen(".entry ");
-  char *name = strndup(at, strcspn(at, "(\n"));
-  const char *size = strstr(at, "_param_0[");
-  *metadata_bytes = size ? strtoul(size + strlen("_param_0["), NULL, 10) : 0;
-  return name;
-}
-
-static char *read_file(const char *path) {
-  FILE *file = fopen(path, "r");
-  if (!file) {
-    perror(path);
-    exit(2);
-  }
-  fseek(file, 0, SEEK_END);
-  const long bytes = ftell(file);
-  rewind(file);
-  char *text = calloc(1, (size_t)bytes + 1);
-  if (fread(text, 1, (size_t)bytes, file) != (size_t)bytes)
-    exit(2);
-  fclose(file);
-  return text;
 }
 
 int main(int count, char **list) {
@@ -299,15 +189,14 @@ int main(int count, char **list) {
   argument_count = count;
   argument_list = list;
   static char *ptx, *name; /* live as long as the program */
-  ptx = read_file(list[1]);
-  size_t metadata_bytes = 0;
-  name = kernel_name(ptx, &metadata_bytes);
-  const struct layout *layout = metadata_bytes == layouts[1].bytes ? &layouts[1] : &layouts[0];
+  ptx = adam_read_file(list[1]);
+  name = adam_kernel_name(ptx, &kernel.layout);
+  kernel.packed = option("extra", 0) != 0;
+  kernel.garbage = option("garbage", 0) != 0;
 
   CUdevice device;
   CUcontext context;
   CUmodule module;
-  CUfunction function;
   CUstream streams[4] = {0};
   CUevent turn;
   CU(cuInit(0));
@@ -315,7 +204,7 @@ int main(int count, char **list) {
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
   CU(cuModuleLoadData(&module, ptx));
-  CU(cuModuleGetFunction(&function, module, name));
+  CU(cuModuleGetFunction(&kernel.function, module, name));
   const int stream_count = (int)option("streams", 1);
   for (int i = 0; i < stream_count && option("legacy", 0) == 0; i++)
     CU(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
@@ -371,8 +260,7 @@ int main(int count, char **list) {
     const double base = s.lr;
     for (size_t group = 0; group < groups; group++) {
       s.lr = base / (double)(group + 1);
-      step_group(function, layout, tensor_count * group / groups,
-                 tensor_count * (group + 1) / groups, &s, stream);
+      step_group(tensor_count * group / groups, tensor_count * (group + 1) / groups, &s, stream);
     }
     s.lr = base;
     /* The next gradients, in part: behind the step that reads these and writes those parameters. */
@@ -391,9 +279,9 @@ int main(int count, char **list) {
   if (option("new_branch", 0) != 0) /* a path through the kernel that was not taken before */
     s.maximize = !s.maximize;
   if (option("lost", 0) != 0)
-    step_lost(function, layout, &s, streams[0]);
+    step_lost(&s, streams[0]);
   if (option("gate", 0) != 0)
-    step_gated(function, layout, &s, streams[0]);
+    step_gated(&s, streams[0]);
   print_hashes(steps);
   for (int i = 0; i < LISTS; i++)
     CU(cuMemFree(arrays[i]));
