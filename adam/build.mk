@@ -1,5 +1,5 @@
 # The companion liboffload-adam.so, its twin with another ABI number (for tests), its tests and its bench.
-ADAM_CFLAGS := $(CFLAGS_ALL) -fopenmp -ffp-contract=off
+ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
 ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels_scalar.c
 ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc policy/version.h
 ADAM_MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))

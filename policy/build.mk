@@ -5,7 +5,7 @@ POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
 $(B)/policy/%.o: policy/%.c $(POLICY_HDR)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -c $< -o $@
+	$(CC) $(CFLAGS_ALL) $(HARDEN_CFLAGS) -c $< -o $@
 
 $(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/library.o $(B)/policy/config.o $(B)/policy/size.o
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ -o $@

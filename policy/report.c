@@ -4,15 +4,18 @@
    Counters and rows are atomics or belong to their writer; the lock protects the list of reasons
    and the refused caller only, and nothing is called under it. report_line writes each line with one write, so that lines
    of several processes don't mix. */
+#define _GNU_SOURCE
 #include "report.h"
 #include "json.h"
 #include "report_file.h"
 #include "version.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096 };
@@ -24,9 +27,43 @@ static struct {
   _Atomic int log;        /* enum config_log */
   _Atomic bool rows_lost_said;
   pthread_mutex_t reasons; /* report.reasons and reason_count */
+  /* What descriptor 2 was when we first looked; written once, by one thread. */
+  _Atomic enum { STDERR_UNSEEN, STDERR_CLOSED, STDERR_OPEN } stderr_seen;
+  struct statx stderr_file;
 } state = {.reasons = PTHREAD_MUTEX_INITIALIZER};
 
+/* statx, because glibc 2.28 has no symbol fstat. */
+static bool look_at_stderr(struct statx *file) {
+  return statx(STDERR_FILENO, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, file) == 0;
+}
+
+/* Whoever is started with descriptor 2 closed gets it for the next file it opens. What a program
+   inherited is never close-on-exec. */
+void report_see_stderr(void) {
+  if (atomic_load_explicit(&state.stderr_seen, memory_order_acquire) != STDERR_UNSEEN)
+    return;
+  const int error = errno, flags = fcntl(STDERR_FILENO, F_GETFD);
+  const bool inherited = flags >= 0 && !(flags & FD_CLOEXEC) && look_at_stderr(&state.stderr_file);
+  atomic_store_explicit(&state.stderr_seen, inherited ? STDERR_OPEN : STDERR_CLOSED,
+                        memory_order_release);
+  errno = error;
+}
+
+/* Whether descriptor 2 is standard error still and not a file of the program's: what it was at
+   first, or what logs are redirected to later. */
+static bool stderr_is_ours(void) {
+  const struct statx *seen = &state.stderr_file;
+  struct statx now;
+  if (atomic_load_explicit(&state.stderr_seen, memory_order_acquire) != STDERR_OPEN ||
+      !look_at_stderr(&now))
+    return false;
+  return (now.stx_ino == seen->stx_ino && now.stx_dev_major == seen->stx_dev_major &&
+          now.stx_dev_minor == seen->stx_dev_minor) ||
+         S_ISCHR(now.stx_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_APPEND;
+}
+
 void report_configure(const struct config *config) {
+  report_see_stderr();
   atomic_store_explicit(&state.log, (int)config->log, memory_order_relaxed);
   atomic_store_explicit(&state.may_print, true, memory_order_release);
 }
@@ -35,6 +72,7 @@ void report_reset(void) {
   memset(&report, 0, sizeof report);
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
+  atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
   /* A forked child may have inherited it locked by a thread that it doesn't have. */
   state.reasons = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
@@ -76,7 +114,8 @@ void report_line(enum config_log least, const char *format, ...) {
   const int error = errno; /* callers stand inside the program's calls */
   va_list arguments;
   va_start(arguments, format);
-  print_line(format, arguments);
+  if (stderr_is_ours())
+    print_line(format, arguments);
   va_end(arguments);
   errno = error;
 }

@@ -64,6 +64,10 @@ void report_small_allocation(uint64_t bytes);
 void report_line(enum config_log least, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Looks once what standard error is, so that no line goes into a file that the program was given the
+   same descriptor for. To be called as early as can be; one thread at a time. */
+void report_see_stderr(void);
+
 /* Sets what report_line obeys, and whether lines may be printed yet. */
 void report_configure(const struct config *);
 

@@ -4,7 +4,7 @@ include shim/kernels.mk
 SHIM_SRC := $(filter-out shim/bench_%.c,$(wildcard shim/*.c))
 SHIM_OBJS := $(SHIM_SRC:%.c=$(B)/%.o)
 SHIM_HDR := $(wildcard shim/*.h shim/*.def policy/*.h policy/*.def adam/*.h) $(B)/gen/kernels_ptx.h
-SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) -fstack-protector-strong
+SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS)
 
 # dlsym is called before a sanitizer or the thread's canary is set up.
 $(B)/shim/dlsym.o $(B)/shim/elf.o: SHIM_CFLAGS := $(filter-out -fsanitize=%,$(SHIM_CFLAGS)) -fno-stack-protector

@@ -3,6 +3,7 @@
    Sanitizer runtimes refuse RTLD_DEEPBIND. */
 #define _GNU_SOURCE
 #include "companion.h"
+#include "dlsym.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -82,7 +83,8 @@ static const struct adam_api *load(char *why, size_t why_bytes) {
              file_name, error ? error : "unknown error");
     return NULL;
   }
-  offload_adam_function *get = (offload_adam_function *)(uintptr_t)dlsym(object, "offload_adam");
+  offload_adam_function *get =
+      (offload_adam_function *)(uintptr_t)dlsym_real(object, "offload_adam");
   const struct adam_api *api = get ? get() : NULL;
   if (!api || api->abi != OFFLOAD_ADAM_ABI) {
     snprintf(why, why_bytes,

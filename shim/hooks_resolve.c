@@ -8,6 +8,7 @@
    known Adam kernel is there long before it is loaded. Runs 100,000 times at load, before cuInit:
    no output, no allocation, a few nanoseconds. */
 #define _GNU_SOURCE
+#include "../policy/report.h"
 #include "elf.h"
 #include "hooks.h"
 #include "step.h"
@@ -47,6 +48,7 @@ static void *find_target(uintptr_t caller) {
   Dl_info info;
   struct link_map *object = NULL;
   void *target = NULL;
+  report_see_stderr(); /* programs register before they open files */
   if (dladdr1((void *)caller, &info, (void **)&object, RTLD_DL_LINKMAP) && object)
     target = elf_needed_function(object, "__cudaRegisterFunction");
   else
