@@ -75,3 +75,4 @@ ALL += $(B)/launch-bench
 
 include tests/unit/memory.mk
 include tests/unit/step.mk
+include tests/e2e/life/life.mk
