@@ -111,12 +111,16 @@ void report_line(enum config_log least, const char *format, ...) {
   if (!atomic_load_explicit(&state.may_print, memory_order_acquire) ||
       atomic_load_explicit(&state.log, memory_order_relaxed) < (int)least)
     return;
-  const int error = errno; /* callers stand inside the program's calls */
+  /* Callers stand inside the program's calls, which are no places to be cancelled at, either. */
+  const int error = errno;
+  int cancel = PTHREAD_CANCEL_ENABLE;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
   va_list arguments;
   va_start(arguments, format);
   if (stderr_is_ours())
     print_line(format, arguments);
   va_end(arguments);
+  (void)pthread_setcancelstate(cancel, NULL);
   errno = error;
 }
 
@@ -249,14 +253,14 @@ static void reasons_text(char *text, size_t text_bytes) {
   }
 }
 
-static void exit_line(const struct config *config, bool report_written) {
+static void exit_line(const char *report_path) {
   const struct report_totals *t = &report.totals;
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
   char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
   char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "";
-  const char *prefix = report_written ? "; report in " : "";
-  const char *file = report_written ? config->report : "";
+  const char *prefix = report_path ? "; report in " : "";
+  const char *file = report_path ? report_path : "";
   if (!total(&t->moved_bytes_peak)) {
     reasons_text(why, sizeof why);
     if (steps)
@@ -368,8 +372,13 @@ static int write_report(int fd, const void *context) {
 
 void report_finish(const struct config *config) {
   note_end(config);
-  const int error = config->report ? report_file_write(config->report, write_report, config) : 0;
-  exit_line(config, config->report && !error);
+  char path[PATH_BYTES];
+  int error = 0;
+  if (config->report)
+    error = report_file_path(config->report, path, sizeof path)
+                ? report_file_write(path, write_report, config)
+                : ENAMETOOLONG;
+  exit_line(config->report && !error ? path : NULL);
   if (error)
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "

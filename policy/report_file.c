@@ -17,6 +17,21 @@
 
 enum { PATH_BYTES = 4096 };
 
+bool report_file_path(const char *setting, char *path, size_t path_bytes) {
+  size_t used = 0;
+  for (const char *at = setting; *at;) {
+    const bool number = at[0] == '%' && at[1] == 'p';
+    const int length = number ? snprintf(path + used, path_bytes - used, "%d", (int)getpid())
+                              : snprintf(path + used, path_bytes - used, "%c", *at);
+    if (length < 0 || (size_t)length >= path_bytes - used)
+      return false;
+    used += (size_t)length;
+    at += number ? 2 : 1;
+  }
+  path[used] = 0;
+  return true;
+}
+
 static int close_report(int fd, int error) {
   return close(fd) < 0 && !error ? errno : error;
 }

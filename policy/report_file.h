@@ -2,9 +2,15 @@
    their target), a device, a FIFO and the program's own output are written as they are. Caller: report.c. */
 #ifndef OFFLOAD_REPORT_FILE_H
 #define OFFLOAD_REPORT_FILE_H
+#include <stdbool.h>
+#include <stddef.h>
 
 /* Writes the report to `fd`; 0 or an errno. */
 typedef int report_writer(int fd, const void *context);
+
+/* The path that a setting means for this process: %p becomes its number, so that several processes under one setting each write
+   a report of their own. False when it is too long. */
+bool report_file_path(const char *setting, char *path, size_t path_bytes);
 
 /* 0 or an errno; after an error what stood at the path is as it was. */
 int report_file_write(const char *path, report_writer *writer, const void *context);

@@ -1,6 +1,7 @@
 /* Wrappers of beginnings and ends: the driver's start, functions whose handles may be re-used,
    streams and contexts that go away, captures that open and close. */
 #include "hooks.h"
+#include "lock.h"
 #include "state.h"
 #include "step.h"
 
@@ -44,7 +45,7 @@ CUresult hook_cuLibraryUnload(CUlibrary library) {
   return hook_pass(cuLibraryUnload, (library));
 }
 
-/* ---- contexts: drained and emptied before the real call ---- */
+/* ---- contexts: drained and emptied before the real call, under the enqueue lock until after it ---- */
 
 static void forget_context(CUcontext context) {
   if (!context || !process_started_here())
@@ -85,23 +86,37 @@ static bool may_destroy(CUcontext context) {
 }
 
 CUresult hook_cuCtxDestroy_v2(CUcontext context) {
-  if (process_started_here() && may_destroy(context))
-    forget_context(context);
-  return hook_pass(cuCtxDestroy_v2, (context));
+  if (!process_started_here() || !may_destroy(context))
+    return hook_pass(cuCtxDestroy_v2, (context));
+  enqueue_lock();
+  forget_context(context);
+  CUresult result = hook_pass(cuCtxDestroy_v2, (context));
+  enqueue_unlock();
+  return result;
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  forget_context(primary_context(device));
-  return hook_pass(cuDevicePrimaryCtxReset_v2, (device));
+  CUcontext context = primary_context(device);
+  if (!context)
+    return hook_pass(cuDevicePrimaryCtxReset_v2, (device));
+  enqueue_lock();
+  forget_context(context);
+  CUresult result = hook_pass(cuDevicePrimaryCtxReset_v2, (device));
+  enqueue_unlock();
+  return result;
 }
 
 /* Whether this release is the last can't be known before: the runtime may hold references of which
    no call tells. So it is looked at afterwards; virtual memory outlives its context. */
 CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext context = primary_context(device);
+  if (!context)
+    return hook_pass(cuDevicePrimaryCtxRelease_v2, (device));
+  enqueue_lock();
   CUresult result = hook_pass(cuDevicePrimaryCtxRelease_v2, (device));
-  if (context && !primary_active(device))
+  if (!primary_active(device))
     forget_context(context);
+  enqueue_unlock();
   return result;
 }
 

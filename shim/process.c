@@ -8,6 +8,7 @@
 #include "process.h"
 #include "../policy/report.h"
 #include "caller.h"
+#include "cancel.h"
 #include "driver.h"
 #include "step.h"
 #include <pthread.h>
@@ -57,9 +58,11 @@ static void in_child(void) {
                         memory_order_relaxed);
 }
 
-/* Children that leave through exit run this too, and must not write their parent's report. */
+/* Children that leave through exit run this too, and must not write their parent's report. One in a
+   pid namespace of its own may have its parent's number, but not its page; one that shares our
+   memory (vfork) has the page, but not the number. */
 static void at_exit(void) {
-  if (atomic_load_explicit(&owner, memory_order_relaxed) != getpid())
+  if (atomic_load_explicit(&owner, memory_order_relaxed) != getpid() || !process_started_here())
     return;
   (void)stop();
   step_finish();
@@ -74,7 +77,7 @@ static void print_problems(void) {
   }
 }
 
-void process_started(void) {
+static void begin(void) {
   pid_t nobody = 0;
   if (getauxval(AT_SECURE)) /* a privileged program: its environment is not to be trusted */
     return;
@@ -97,6 +100,12 @@ void process_started(void) {
   _Atomic int *shared = page;
   atomic_store_explicit(shared, ACTIVE, memory_order_release);
   atomic_store_explicit(&stage, shared, memory_order_release);
+}
+
+void process_started(void) {
+  const int cancel = cancel_hold(); /* it prints and reads files */
+  begin();
+  cancel_allow(cancel);
 }
 
 void process_stop(const char *reason) {

@@ -99,7 +99,7 @@ CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier);
 CUresult range_destroy(struct range *);
 
 /* All ranges of a context whose memory the driver is about to take away, and what moving keeps
-   there. Before the real call, not under the enqueue lock. */
+   there. Before the real call, under the enqueue lock. */
 void range_forget_context(CUcontext context);
 
 /* For the memory rooms. The table's read lock: ranges can't go away under it; never across a driver

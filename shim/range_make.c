@@ -247,7 +247,6 @@ end:
 void range_forget_context(CUcontext context) {
   size_t count;
   CUstreamCaptureMode mode = quiet_begin();
-  enqueue_lock();
   struct range **list = range_list(&count);
   bool waited = false;
   for (size_t i = 0; i < count; i++) {
@@ -266,7 +265,6 @@ void range_forget_context(CUcontext context) {
   state_forget_context(context);
   touch_forget_context(context);
   move_forget_context(context);
-  enqueue_unlock();
   quiet_end(mode);
   range_watch_changed();
 }

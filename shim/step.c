@@ -3,6 +3,7 @@
    the first look at where pieces lie to the last enqueue, so that no piece moves in between. */
 #define _GNU_SOURCE
 #include "step.h"
+#include "cancel.h"
 #include "companion.h"
 #include "lock.h"
 #include "plan.h"
@@ -299,10 +300,17 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   /* Not under the enqueue lock: loading takes the loader's lock. Before this launch moves anything,
      so that it is there for the first launch that finds state on the host. */
   if (wanted != STEP_STREAM && wanted != STEP_DIRECT && (state_step() > 0 || range_any_host()) &&
-      !companion_loaded(&why))
+      !companion_loaded(&why)) {
+    const int cancel = cancel_hold();
     (void)companion_load(&why);
+    cancel_allow(cancel);
+  }
 
   enqueue_lock();
+  if (!process_active()) { /* the process has begun to end, or the GPU was lost, since the hook asked */
+    enqueue_unlock();
+    return false;
+  }
   const CUstreamCaptureMode mode = quiet_begin();
   the_plan.launch = launch;
   the_plan.stream = stream;
@@ -328,10 +336,8 @@ static void forget_branches(struct function *function, void *context) {
 }
 
 void step_forget_context(CUcontext context) {
-  enqueue_lock();
   ring_forget(context);
   recognise_each(forget_branches, context);
-  enqueue_unlock();
 }
 
 void step_kernel_seen(const char *name) {
@@ -359,6 +365,10 @@ static void note_refusal(struct function *function, void *unused) {
 }
 
 void step_finish(void) {
+  /* Another thread may be in the middle of a step: what it has handed over needs the rest of it. */
+  const bool locked = enqueue_lock_within(1);
   ring_each(finish_ring, NULL);
+  if (locked)
+    enqueue_unlock();
   recognise_each(note_refusal, NULL);
 }

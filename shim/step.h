@@ -27,7 +27,8 @@ bool step_launch(const struct launch *, CUresult *result);
 void step_forget_functions(void);
 
 /* A context goes away: drains what is in flight in it and drops our streams, modules and staging there. Before the real
-   call. */
+   call, under the enqueue lock, which is kept until after it: a step that began in between would work with memory that
+   goes. */
 void step_forget_context(CUcontext context);
 
 /* A kernel's name was registered with the runtime or looked up: remembers whether a known Adam kernel is among them. */

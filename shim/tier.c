@@ -6,6 +6,7 @@
 #include "tier.h"
 #include "../policy/budget.h"
 #include "../policy/report.h"
+#include "cancel.h"
 #include "driver.h"
 #include "process.h"
 #include "quiet.h"
@@ -126,7 +127,9 @@ bool tier_location(CUdevice device, size_t piece_bytes, CUmemLocation *location)
 
 /* Under the mutex. */
 static void measure(void) {
+  const int cancel = cancel_hold(); /* it reads files */
   struct budget now = budget_measure(process_config(), BUDGET_DRIVER_PAGES, NULL);
+  cancel_allow(cancel);
   size_t limit = now.bytes > SIZE_MAX - budget.used ? SIZE_MAX : (size_t)now.bytes + budget.used;
   if (!budget.measured || limit < budget.limit) {
     budget.limit = limit;
