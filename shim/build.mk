@@ -4,7 +4,8 @@ include shim/kernels.mk
 SHIM_SRC := $(filter-out shim/bench_%.c,$(wildcard shim/*.c))
 SHIM_OBJS := $(SHIM_SRC:%.c=$(B)/%.o)
 SHIM_HDR := $(wildcard shim/*.h shim/*.def policy/*.h policy/*.def adam/*.h) $(B)/gen/kernels_ptx.h
-SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS)
+# Thread-local storage is a few bytes: initial-exec spares the call, and with it the need for the loader (musl has another).
+SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS) -ftls-model=initial-exec
 
 # dlsym is called before a sanitizer or the thread's canary is set up.
 $(B)/shim/dlsym.o $(B)/shim/elf.o: SHIM_CFLAGS := $(filter-out -fsanitize=%,$(SHIM_CFLAGS)) -fno-stack-protector
@@ -24,9 +25,12 @@ $(B)/shim/exports.map: shim/exports.txt
 	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } > $@
 # policy/build.mk is read later, hence the second expansion.
 .SECONDEXPANSION:
-$(B)/shim/whole.o: $(SHIM_OBJS) $$(POLICY_OBJS) $(B)/shim/versions.txt
+$(B)/shim/weak.txt: shim/weak.txt $(B)/shim/versions.txt
+	@mkdir -p $(@D)
+	awk 'NR == FNR { to[$$1] = $$2; next } !/^#/ && NF { print $$1; if ($$1 in to) print to[$$1] }' $(B)/shim/versions.txt $< > $@
+$(B)/shim/whole.o: $(SHIM_OBJS) $$(POLICY_OBJS) $(B)/shim/versions.txt $(B)/shim/weak.txt
 	$(CC) $(SANFLAGS) -nostdlib -r $(SHIM_OBJS) $(POLICY_OBJS) -o $@.tmp
-	objcopy $(if $(SAN),,--redefine-syms=$(B)/shim/versions.txt) $@.tmp $@ && rm $@.tmp
+	objcopy $(if $(SAN),,--redefine-syms=$(B)/shim/versions.txt) --weaken-symbols=$(B)/shim/weak.txt $@.tmp $@ && rm $@.tmp
 
 # libdl and libpthread are named although newer glibc has them inside libc: 2.28 has not. A sanitizer brings its own names.
 SHIM_LIBS := -Wl,--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0 -Wl,--pop-state

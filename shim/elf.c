@@ -13,6 +13,16 @@
 /* NOLINTNEXTLINE(readability-redundant-declaration): link.h's is not this object's own */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
+/* musl has the same structures under the second name only. */
+#pragma weak _r_debug
+extern struct r_debug *_dl_debug_addr __attribute__((weak));
+
+static const struct link_map *first_object(void) {
+  if (&_r_debug)
+    return _r_debug.r_map;
+  return &_dl_debug_addr ? _dl_debug_addr->r_map : NULL;
+}
+
 struct tables {
   const ElfW(Sym) * symbols;
   const char *strings;
@@ -78,7 +88,7 @@ void *elf_function(const struct link_map *object, const char *name) {
 
 void *elf_next_function(const char *name) {
   bool after_us = false;
-  for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next) {
+  for (const struct link_map *object = first_object(); object; object = object->l_next) {
     void *function = after_us ? elf_function(object, name) : NULL;
     if (function)
       return function;
@@ -96,7 +106,7 @@ static const char *base_name(const char *path) {
 }
 
 static const struct link_map *loaded(const char *file) {
-  for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next)
+  for (const struct link_map *object = first_object(); object; object = object->l_next)
     if (object->l_ld != _DYNAMIC && same(base_name(object->l_name), base_name(file)))
       return object;
   return NULL;
