@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096 };
+enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096, PATH_SHOWN = 300 };
 
 struct report report;
 
@@ -222,6 +222,15 @@ static void step_text(char *text, size_t text_bytes) {
                                modes[i].name, 100.0 * (double)modes[i].elements / (double)sum);
 }
 
+/* A path as it may be shown in a line: not too long, and without what would break the line. */
+static const char *path_text(const char *path, char text[PATH_SHOWN + 4]) {
+  size_t i = 0;
+  for (; i < PATH_SHOWN && path[i]; i++)
+    text[i] = (unsigned char)path[i] < ' ' || path[i] == 0x7f ? '?' : path[i];
+  memcpy(text + i, path[i] ? "..." : "\0\0\0", 4);
+  return text;
+}
+
 /* What at exit alone can be said about why nothing moved. */
 static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
@@ -260,7 +269,8 @@ static void exit_line(const char *report_path) {
   char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
   char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "";
   const char *prefix = report_path ? "; report in " : "";
-  const char *file = report_path ? report_path : "";
+  char shown[PATH_SHOWN + 4];
+  const char *file = report_path ? path_text(report_path, shown) : "";
   if (!total(&t->moved_bytes_peak)) {
     reasons_text(why, sizeof why);
     if (steps)
@@ -372,7 +382,7 @@ static int write_report(int fd, const void *context) {
 
 void report_finish(const struct config *config) {
   note_end(config);
-  char path[PATH_BYTES];
+  char path[PATH_BYTES], shown[PATH_SHOWN + 4];
   int error = 0;
   if (config->report)
     error = report_file_path(config->report, path, sizeof path)
@@ -383,5 +393,5 @@ void report_finish(const struct config *config) {
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
-                config->report, strerror(error));
+                path_text(config->report, shown), strerror(error));
 }
