@@ -45,12 +45,11 @@ CUresult hook_cuLibraryUnload(CUlibrary library) {
   return hook_pass(cuLibraryUnload, (library));
 }
 
-/* ---- contexts: drained and emptied before the real call, under the enqueue lock until after it ---- */
+/* ---- contexts: steps are drained before the real call, and virtual memory, which outlives its
+   context, is given back after it: until then the program's other threads may still use it. The
+   enqueue lock is held all the time, so that no step begins in between ---- */
 
-static void forget_context(CUcontext context) {
-  if (!context || !process_started_here())
-    return;
-  step_forget_context(context);
+static void forget_memory(CUcontext context) {
   range_forget_context(context);
   forget_functions();
 }
@@ -73,8 +72,8 @@ static CUcontext primary_context(CUdevice device) {
   return context;
 }
 
-/* Its memory has to be given back before the context goes, so whether the driver will let it go is
-   asked first: it refuses primary contexts, and what isn't a context can't be made current. */
+/* Its steps have to be drained before the context goes, so whether the driver will let it go is asked
+   first: it refuses primary contexts, and what isn't a context can't be made current. */
 static bool may_destroy(CUcontext context) {
   CUdevice device = 0;
   CUcontext popped;
@@ -89,8 +88,10 @@ CUresult hook_cuCtxDestroy_v2(CUcontext context) {
   if (!process_started_here() || !may_destroy(context))
     return hook_pass(cuCtxDestroy_v2, (context));
   enqueue_lock();
-  forget_context(context);
+  step_forget_context(context, false);
   CUresult result = hook_pass(cuCtxDestroy_v2, (context));
+  if (result == CUDA_SUCCESS)
+    forget_memory(context);
   enqueue_unlock();
   return result;
 }
@@ -100,22 +101,27 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (!context)
     return hook_pass(cuDevicePrimaryCtxReset_v2, (device));
   enqueue_lock();
-  forget_context(context);
+  step_forget_context(context, false);
   CUresult result = hook_pass(cuDevicePrimaryCtxReset_v2, (device));
+  if (result == CUDA_SUCCESS)
+    forget_memory(context);
   enqueue_unlock();
   return result;
 }
 
 /* Whether this release is the last can't be known before: the runtime may hold references of which
-   no call tells. So it is looked at afterwards; virtual memory outlives its context. */
+   no call tells. So it is looked at afterwards; the driver has then waited for the steps. */
 CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUcontext context = primary_context(device);
   if (!context)
     return hook_pass(cuDevicePrimaryCtxRelease_v2, (device));
   enqueue_lock();
+  step_context_may_end(context);
   CUresult result = hook_pass(cuDevicePrimaryCtxRelease_v2, (device));
-  if (!primary_active(device))
-    forget_context(context);
+  if (!primary_active(device)) {
+    step_forget_context(context, true);
+    forget_memory(context);
+  }
   enqueue_unlock();
   return result;
 }

@@ -353,8 +353,6 @@ void move_forget_context(CUcontext context) {
       continue;
     if (mover->left.count)
       undo(mover, &mover->left);
-    (void)driver.cuStreamDestroy_v2(mover->stream);
-    (void)driver.cuEventDestroy_v2(mover->copied);
     (void)driver.cuMemAddressFree(mover->scratch, BATCH * mover->piece_bytes);
     movers[i] = movers[--mover_count];
     return;

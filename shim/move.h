@@ -19,8 +19,8 @@ struct move_item {
 CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tier tier,
                      CUstream stream, bool wait, size_t *moved);
 
-/* Drops the move stream, events and scratch addresses of a context. Under the enqueue lock; the
- * context is drained. */
+/* Forgets the move stream and event of a context, which went with it, and gives its scratch
+   addresses back. Under the enqueue lock. */
 void move_forget_context(CUcontext context);
 
 /* How often a move was given up because streams did not finish in time. Under the enqueue lock. */

@@ -98,8 +98,8 @@ CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier);
    itself; forgets the state in it. While a capture is open the memory is given back later. */
 CUresult range_destroy(struct range *);
 
-/* All ranges of a context whose memory the driver is about to take away, and what moving keeps
-   there. Before the real call, under the enqueue lock. */
+/* All ranges of a context that is gone, and what moving and touching kept there: virtual memory
+   outlives its context. Under the enqueue lock. */
 void range_forget_context(CUcontext context);
 
 /* For the memory rooms. The table's read lock: ranges can't go away under it; never across a driver

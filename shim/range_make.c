@@ -248,13 +248,9 @@ void range_forget_context(CUcontext context) {
   size_t count;
   CUstreamCaptureMode mode = quiet_begin();
   struct range **list = range_list(&count);
-  bool waited = false;
   for (size_t i = 0; i < count; i++) {
     if (list[i]->context != context)
       continue;
-    if (!waited)
-      (void)synchronise(list[i]);
-    waited = true;
     state_forget(list[i]->base, list[i]->bytes);
     if (range_table_remove(list[i], false))
       drop(list[i], list[i]->piece_count);

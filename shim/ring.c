@@ -359,6 +359,16 @@ struct ring_slot *ring_next(struct ring *ring) {
   return slot;
 }
 
+static bool gpu_lost(const struct ring *ring) {
+  const CUresult result = driver.cuStreamQuery(ring->down);
+  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+}
+
+void ring_notice_loss(const struct ring *ring) {
+  if (ring->worker && gpu_lost(ring))
+    worker_fail(ring->worker);
+}
+
 void ring_drain(struct ring *ring, const char *what) {
   enum { POLLS_PER_SECOND = 50 };
   if (!ring->worker)
@@ -367,8 +377,7 @@ void ring_drain(struct ring *ring, const char *what) {
   for (uint64_t waited = 0; !lost && waited < DRAIN_NS; waited += 1000000000u / POLLS_PER_SECOND) {
     if (worker_wait_idle(ring->worker, 1000000000u / POLLS_PER_SECOND))
       return;
-    const CUresult result = driver.cuStreamQuery(ring->down);
-    lost = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+    lost = gpu_lost(ring);
   }
   report_line(LOG_NORMAL,
               "%s ends while optimizer steps are still in flight %s: they end as failed", what,
@@ -376,12 +385,15 @@ void ring_drain(struct ring *ring, const char *what) {
   worker_fail(ring->worker);
 }
 
-void ring_forget(CUcontext context) {
+void ring_forget(CUcontext context, bool gone) {
   for (unsigned i = 0; i < CONTEXTS_MOST; i++) {
     struct ring *ring = rings[i];
     if (!ring || ring->context != context)
       continue;
-    ring_drain(ring, "a context");
+    if (!gone)
+      ring_drain(ring, "a context");
+    else if (ring->worker)
+      worker_fail(ring->worker); /* what it had to do was waited for with the context */
     if (ring->worker)
       worker_stop(ring->worker);
     rings[i] = NULL;

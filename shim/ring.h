@@ -130,9 +130,13 @@ struct ring_slot *ring_next(struct ring *);
    in flight end as failed, with a line that begins with `what`. */
 void ring_drain(struct ring *, const char *what);
 
+/* Lets what is in flight end as failed if the GPU is lost: the worker must not wait in memory that
+   the context may take with it. */
+void ring_notice_loss(const struct ring *);
+
 /* Forgets a context: waits (bounded) for the worker, ends it and frees what is on the host. Driver
-   objects go with the context. */
-void ring_forget(CUcontext context);
+   objects go with the context; when it is `gone` already, none of them is named. */
+void ring_forget(CUcontext context, bool gone);
 void ring_each(void (*visit)(struct ring *, void *), void *argument);
 
 /* Calls of our kernels. */

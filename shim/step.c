@@ -335,8 +335,14 @@ static void forget_branches(struct function *function, void *context) {
       branch->context = NULL;
 }
 
-void step_forget_context(CUcontext context) {
-  ring_forget(context);
+void step_context_may_end(CUcontext context) {
+  const struct ring *ring = ring_find(context);
+  if (ring)
+    ring_notice_loss(ring);
+}
+
+void step_forget_context(CUcontext context, bool gone) {
+  ring_forget(context, gone);
   recognise_each(forget_branches, context);
 }
 

@@ -26,10 +26,11 @@ bool step_launch(const struct launch *, CUresult *result);
 /* Function handles may be re-used from now on: forget what was recognised. */
 void step_forget_functions(void);
 
-/* A context goes away: drains what is in flight in it and drops our streams, modules and staging there. Before the real
-   call, under the enqueue lock, which is kept until after it: a step that began in between would work with memory that
-   goes. */
-void step_forget_context(CUcontext context);
+/* A context goes away: drains what is in flight in it and forgets our streams, modules and staging there. Under the enqueue
+   lock, which is kept from before the real call until after it: a step that began in between would work with memory that
+   goes. Either before the call, or after it (`gone`) and step_context_may_end before. */
+void step_forget_context(CUcontext context, bool gone);
+void step_context_may_end(CUcontext context);
 
 /* A kernel's name was registered with the runtime or looked up: remembers whether a known Adam kernel is among them. */
 void step_kernel_seen(const char *name);

@@ -214,7 +214,9 @@ void touch_orphan_done(CUevent event) {
 }
 
 void touch_forget_context(CUcontext context) {
-  CUevent event;
-  while (touch_orphans(context, &event, 1))
-    touch_orphan_done(event);
+  pthread_mutex_lock(&orphans_mutex);
+  for (size_t i = orphan_count; i > 0; i--)
+    if (orphans[i - 1].context == context)
+      orphans[i - 1] = orphans[--orphan_count];
+  pthread_mutex_unlock(&orphans_mutex);
 }

@@ -100,6 +100,7 @@ static const char *context_ends(void) {
   CHECK(!driver.cuCtxGetCurrent(&context));
   range_forget_context((CUcontext)&before);
   CHECK(range_find(base));
+  CHECK(!driver.cuCtxSynchronize()); /* as the driver does before it ends one */
   range_forget_context(context);
   CHECK(!range_find(base) && device_free() == before + 4 * PIECE);
   return NULL;

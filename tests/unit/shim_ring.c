@@ -228,7 +228,7 @@ static void test_stages(const struct adam_api *api) {
   ring_drain(ring, "a test");
   tap_ok(worker_wait_idle(ring->worker, 5000000000u) && time(NULL) - before < 4,
          "nobody waits for steps on a GPU that is lost");
-  ring_forget(current);
+  ring_forget(current, false);
   context_ends();
   tap_ok(!ring_find(current), "a context that ends is forgotten, its worker too");
 }
@@ -253,7 +253,7 @@ static void test_refusals(const struct adam_api *api) {
   tap_ok(ring_stage(ring, &config, SIZE_MAX), "but some steps later");
   tap_ok(!ring_prepare(ring, &config, api) && ring->why[0], "the CPU step needs our kernels: %s",
          ring->why);
-  ring_forget(current);
+  ring_forget(current, false);
   current = NULL;
   tap_ok(!ring_of_context(), "without a context there is no ring");
 }
@@ -272,7 +272,7 @@ static void test_little_state(void) {
     config.step = STEP_STREAM;
     staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i]);
     taken[i] = device_used - before;
-    ring_forget(current);
+    ring_forget(current, false);
   }
   tap_ok(
       staged && taken[0] == ring_bytes(2, CHUNK_ELEMENTS) && taken[1] <= (size_t)3 << 20 &&
