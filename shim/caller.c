@@ -1,11 +1,12 @@
-/* Classifying the caller of an allocation (caller.h). The stack is walked with glibc's backtrace,
-   whose first call loads libgcc_s: that happens in caller_prepare. Which module a return address
-   lies in comes from dl_iterate_phdr, remembered in a small table of answers that is valid for one
+/* Classifying the caller of an allocation (caller.h). The return address answers for programs that
+   call the driver themselves; for the others the stack is walked. Which module an address lies in
+   comes from dl_iterate_phdr, remembered in a small table of answers that is valid for one
    generation of loaded objects; an answer is one word, so readers need no lock. */
 #define _GNU_SOURCE
 #include "caller.h"
 #include "../policy/config.h"
 #include "../policy/report.h"
+#include "elf.h"
 #include "process.h"
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -13,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <unwind.h>
 
 enum { FRAMES = 16, ANSWERS = 256 };
 
@@ -62,13 +64,6 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
   return 1;
 }
 
-/* Only the counters: stops at the first object. */
-static int read_generation(struct dl_phdr_info *info, size_t size, void *data) {
-  (void)size;
-  *(uint64_t *)data = info->dlpi_adds * 0x10001u + info->dlpi_subs;
-  return 1;
-}
-
 static enum caller_kind kind_of(uintptr_t address, uint64_t generation) {
   uintptr_t key = (address ^ (uintptr_t)(generation << 48)) & ~(uintptr_t)3;
   _Atomic uintptr_t *slot = &answers[(address >> 2) % ANSWERS];
@@ -82,22 +77,53 @@ static enum caller_kind kind_of(uintptr_t address, uint64_t generation) {
   return question.kind;
 }
 
-void caller_prepare(void) {
-  void *frames[2];
-  (void)backtrace(frames, 2);
+typedef _Unwind_Reason_Code walk_function(_Unwind_Trace_Fn, void *);
+struct walk {
+  __typeof__(&_Unwind_GetIP) address_of;
+  void **frames;
+  int count;
+};
+
+static _Unwind_Reason_Code note_frame(struct _Unwind_Context *frame, void *data) {
+  struct walk *walk = data;
+  if (walk->count == FRAMES)
+    return _URC_END_OF_STACK;
+  walk->frames[walk->count++] = (void *)walk->address_of(frame);
+  return _URC_NO_REASON;
 }
 
-/* `other` becomes the frame of a caller that we don't know. */
-static bool allowed(void **other) {
+/* libgcc_s walks. glibc's backtrace loads it at its first call, for which a constructor may make us
+   wait: where it is loaded already, as in every C++ program, it is asked without glibc. */
+static int walk_stack(void **frames) {
+  struct elf_object unwinder;
+  struct walk walk = {.frames = frames};
+  walk_function *function = NULL;
+  if (elf_object_named("libgcc_s.so.1", &unwinder)) {
+    *(void **)&function = elf_function(&unwinder, "_Unwind_Backtrace");
+    *(void **)&walk.address_of = elf_function(&unwinder, "_Unwind_GetIP");
+  }
+  if (!function || !walk.address_of)
+    return backtrace(frames, FRAMES);
+  (void)function(note_frame, &walk);
+  return walk.count;
+}
+
+/* `other` becomes an address in a caller that we don't know. */
+static bool allowed(void *return_address, void **other) {
   void *frames[FRAMES];
-  uint64_t generation = 0;
-  int depth = backtrace(frames, FRAMES);
+  uint64_t generation = elf_generation();
+  enum caller_kind nearest =
+      return_address ? kind_of((uintptr_t)return_address, generation) : CALLER_OURS;
+  if (nearest == CALLER_ALLOWED || nearest == CALLER_OTHER) {
+    *other = return_address;
+    return nearest == CALLER_ALLOWED;
+  }
+  int depth = walk_stack(frames);
   if (depth <= 1) {
     report_reason("the stack can't be walked (libgcc_s.so.1 is missing): no allocation may move");
     return false;
   }
-  dl_iterate_phdr(read_generation, &generation);
-  bool begun = false; /* frames before ours are backtrace's own (a sanitizer stands before it) */
+  bool begun = false; /* frames before ours are the walker's own (a sanitizer stands before it) */
   for (int i = 0; i < depth; i++) {
     enum caller_kind kind = kind_of((uintptr_t)frames[i], generation);
     begun = begun || kind == CALLER_OURS;
@@ -109,16 +135,16 @@ static bool allowed(void **other) {
   return false;
 }
 
-bool caller_allowed(void) {
+bool caller_allowed(void *return_address) {
   void *other = NULL;
-  return allowed(&other);
+  return allowed(return_address, &other);
 }
 
-bool caller_may_move(void) {
+bool caller_may_move(void *return_address) {
   static _Atomic bool refused;
   void *other = NULL;
   Dl_info module;
-  if (allowed(&other))
+  if (allowed(return_address, &other))
     return true;
   if (other && !atomic_exchange_explicit(&refused, true, memory_order_relaxed) &&
       dladdr(other, &module) && module.dli_fname)

@@ -8,6 +8,7 @@
 #include "dlsym.h"
 #include "driver.h"
 #include "elf.h"
+#include <dlfcn.h>
 #include <stdatomic.h>
 
 typedef void *dlsym_function(void *handle, const char *name);
@@ -110,6 +111,15 @@ void *dlsym_real(void *handle, const char *name) {
   if (!atomic_load_explicit(&dlsym_next, memory_order_acquire))
     dlsym_find();
   return atomic_load_explicit(&dlsym_next, memory_order_acquire)(handle, name);
+}
+
+/* dlerror stands where dlsym does, in libc or (before 2.34) in libdl. */
+bool dlsym_next_is_libc(void) {
+  struct elf_object next, libc;
+  if (!atomic_load_explicit(&dlsym_next, memory_order_acquire))
+    dlsym_find();
+  return elf_object_at((uintptr_t)atomic_load_explicit(&dlsym_next, memory_order_acquire), &next) &&
+         elf_object_at((uintptr_t)dlerror, &libc) && next.dynamic == libc.dynamic;
 }
 
 /* cuBLAS and cuDNN begin with "cu" too; the driver's names go on with a capital. */

@@ -6,6 +6,7 @@
 #define __CUDA_API_VERSION_INTERNAL /* cuda.h then declares every version under its own name */
 #include "driver.h"
 #include "dlsym.h"
+#include "elf.h"
 #include <dlfcn.h>
 #include <stdatomic.h>
 
@@ -43,6 +44,7 @@ static const struct use {
 #undef HOOK
 #undef USE
 };
+static const char DRIVER[] = "libcuda.so.1";
 enum { HOOKS = sizeof hooks / sizeof *hooks, USES = sizeof uses / sizeof *uses };
 
 /* Routes: a hash table with open addressing. A slot holds one more than an index into `known`,
@@ -108,25 +110,48 @@ static void *proc_address(const struct hook *hook) {
   return result == CUDA_SUCCESS ? real : NULL;
 }
 
-bool driver_resolve(void) {
-  if (atomic_load_explicit(&resolved, memory_order_acquire))
-    return true;
-  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD); /* kept: pointers into it stay */
-  if (!library)
-    return false;
+/* Where the real functions are looked up: through the loader, or in the driver's own table. */
+struct source {
+  void *library;
+  struct elf_object object;
+};
+
+static void *look_up(const struct source *source, const char *symbol) {
+  return source->library ? dlsym_real(source->library, symbol)
+                         : elf_function(&source->object, symbol);
+}
+
+static void fill(const struct source *source) {
   for (unsigned i = 0; i < HOOKS; i++) {
-    void *real = dlsym_real(library, hooks[i].symbol);
+    void *real = look_up(source, hooks[i].symbol);
     set_once(hooks[i].slot, real);
     add_route(i, 0, real);
   }
   for (unsigned i = 0; i < USES; i++)
-    set_once(uses[i].slot, dlsym_real(library, uses[i].symbol));
+    set_once(uses[i].slot, look_up(source, uses[i].symbol));
   /* A driver without the symbol may still answer its base name, with an older version. */
   for (unsigned i = 0; i < HOOKS; i++)
     if (*hooks[i].slot)
       add_route(i, 1, proc_address(&hooks[i]));
-  (void)dlerror(); /* lookups that failed here are nobody else's concern */
   atomic_store_explicit(&resolved, true, memory_order_release);
+}
+
+/* Programs that are linked against the driver may call it first in a thread for which a constructor
+   waits, that is, while the loader's lock is held. Another dlsym behind ours is to be met by our
+   lookups as by everybody's, so then the loader is asked. */
+bool driver_resolve(void) {
+  struct source source = {0};
+  if (atomic_load_explicit(&resolved, memory_order_acquire))
+    return true;
+  if (dlsym_next_is_libc() && elf_started_object(DRIVER, &source.object)) {
+    fill(&source);
+    return true;
+  }
+  source.library = dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD); /* kept: pointers into it stay */
+  if (!source.library)
+    return false;
+  fill(&source);
+  (void)dlerror(); /* lookups that failed here are nobody else's concern */
   return true;
 }
 

@@ -25,8 +25,9 @@ struct driver {
 };
 extern struct driver driver;
 
-/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread;
-   false while no driver is loaded. Holds no lock across loader calls. */
+/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, safe from any thread; false while
+   no driver is loaded. A driver that came with the program is found without waiting for anybody;
+   for any other the loader is asked, as every lookup in it does. Holds no lock meanwhile. */
 bool driver_resolve(void);
 
 /* The wrapper of a real driver function, or the pointer itself where none is ours. By identity of

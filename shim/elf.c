@@ -1,14 +1,11 @@
-/* Reading the loader's list of objects and their symbol tables. For dlsym.c and register.c, which
-   can't ask the loader: the one because it stands in the loader's place, the other because its
-   callers see another scope than we do.
+/* Reading the loader's list of objects and their symbol tables (elf.h). For those who can't ask the
+   loader: dlsym.c because it stands in the loader's place, driver.c and hooks_resolve.c because
+   their callers may be what a constructor waits for, or see another scope than we do.
 
-   The list is read without the loader's lock. That is sound where it is used: the objects that
-   matter were loaded at start and are never removed, or the caller is a constructor and holds the
-   loader's lock. */
+   elf_next_function alone reads the list without a lock: what it looks for stands among the objects
+   that were loaded at start, which are never removed. tests/check/dlsym holds it to that. */
+#define _GNU_SOURCE
 #include "elf.h"
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 /* NOLINTNEXTLINE(readability-redundant-declaration): link.h's is not this object's own */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
@@ -37,14 +34,14 @@ static bool same(const char *a, const char *b) {
 
 /* The loader relocates these addresses in place, except where the section is read-only (the vDSO).
  */
-static uintptr_t address_of(const struct link_map *object, const ElfW(Dyn) * entry) {
+static uintptr_t address_of(const struct elf_object *object, const ElfW(Dyn) * entry) {
   uintptr_t address = entry->d_un.d_ptr;
-  return address < object->l_addr ? address + object->l_addr : address;
+  return address < object->base ? address + object->base : address;
 }
 
-static struct tables tables_of(const struct link_map *object) {
+static struct tables tables_of(const struct elf_object *object) {
   struct tables tables = {0};
-  for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
+  for (const ElfW(Dyn) *entry = object->dynamic; entry->d_tag != DT_NULL; entry++) {
     if (entry->d_tag == DT_SYMTAB)
       tables.symbols = (const void *)address_of(object, entry);
     else if (entry->d_tag == DT_STRTAB)
@@ -62,7 +59,7 @@ static uint32_t gnu_hash(const char *name) {
   return hash;
 }
 
-void *elf_function(const struct link_map *object, const char *name) {
+void *elf_function(const struct elf_object *object, const char *name) {
   struct tables tables = tables_of(object);
   if (!tables.hash || !tables.symbols || !tables.strings)
     return NULL;
@@ -80,7 +77,7 @@ void *elf_function(const struct link_map *object, const char *name) {
     const ElfW(Sym) *symbol = &tables.symbols[index];
     if ((hash | 1) == (wanted | 1) && symbol->st_shndx != SHN_UNDEF &&
         ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && same(tables.strings + symbol->st_name, name))
-      return (void *)(object->l_addr + symbol->st_value);
+      return (void *)(object->base + symbol->st_value);
     if (hash & 1)
       return NULL;
   }
@@ -88,11 +85,12 @@ void *elf_function(const struct link_map *object, const char *name) {
 
 void *elf_next_function(const char *name) {
   bool after_us = false;
-  for (const struct link_map *object = first_object(); object; object = object->l_next) {
-    void *function = after_us ? elf_function(object, name) : NULL;
+  for (const struct link_map *listed = first_object(); listed; listed = listed->l_next) {
+    struct elf_object object = {.base = listed->l_addr, .dynamic = listed->l_ld};
+    void *function = after_us ? elf_function(&object, name) : NULL;
     if (function)
       return function;
-    after_us = after_us || object->l_ld == _DYNAMIC;
+    after_us = after_us || object.dynamic == _DYNAMIC;
   }
   return NULL;
 }
@@ -105,21 +103,163 @@ static const char *base_name(const char *path) {
   return base;
 }
 
-static const struct link_map *loaded(const char *file) {
-  for (const struct link_map *object = first_object(); object; object = object->l_next)
-    if (object->l_ld != _DYNAMIC && same(base_name(object->l_name), base_name(file)))
-      return object;
-  return NULL;
+static const char *string_of(const struct elf_object *object, const ElfW(Dyn) * entry) {
+  const char *strings = tables_of(object).strings;
+  return strings ? strings + entry->d_un.d_val : "";
 }
 
-void *elf_needed_function(const struct link_map *object, const char *name) {
+static bool described(const struct dl_phdr_info *info, struct elf_object *object) {
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      *object = (struct elf_object){
+          .base = info->dlpi_addr,
+          .dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr)};
+      return true;
+    }
+  return false;
+}
+
+static const char *own_name(const struct dl_phdr_info *info, const struct elf_object *object) {
+  for (const ElfW(Dyn) *entry = object->dynamic; entry->d_tag != DT_NULL; entry++)
+    if (entry->d_tag == DT_SONAME)
+      return string_of(object, entry);
+  return base_name(info->dlpi_name);
+}
+
+struct search {
+  uintptr_t address;
+  const char *file;
+  struct elf_object *found;
+};
+
+static int is_at(struct dl_phdr_info *info, size_t size, void *data) {
+  const struct search *search = data;
+  (void)size;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+    uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+    if (segment->p_type == PT_LOAD && search->address - start < segment->p_memsz) {
+      if (!described(info, search->found))
+        return 0;
+      search->found->start = start;
+      search->found->bytes = segment->p_memsz;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+bool elf_object_at(uintptr_t address, struct elf_object *found) {
+  struct search search = {.address = address, .found = found};
+  return dl_iterate_phdr(is_at, &search) != 0;
+}
+
+static int is_named(struct dl_phdr_info *info, size_t size, void *data) {
+  const struct search *search = data;
+  struct elf_object object;
+  (void)size;
+  if (!described(info, &object) || object.dynamic == _DYNAMIC)
+    return 0;
+  bool named =
+      same(base_name(info->dlpi_name), search->file) || same(own_name(info, &object), search->file);
+  if (named)
+    *search->found = object;
+  return named;
+}
+
+bool elf_object_named(const char *file, struct elf_object *found) {
+  struct search search = {.file = base_name(file), .found = found};
+  return dl_iterate_phdr(is_named, &search) != 0;
+}
+
+static bool needs(const struct elf_object *object, const char *file) {
+  for (const ElfW(Dyn) *entry = object->dynamic; entry->d_tag != DT_NULL; entry++)
+    if (entry->d_tag == DT_NEEDED && same(base_name(string_of(object, entry)), file))
+      return true;
+  return false;
+}
+
+/* The loader lists the program, what is preloaded, and then, breadth first, what those need: an
+   object was loaded at start if one that was, and is listed before it, needs it. */
+enum { STARTED = 256 };
+struct started {
+  const char *file;
+  struct elf_object *found;
+  unsigned count;
+  bool preloaded; /* still in front of this library, or at it */
+  struct elf_object objects[STARTED];
+};
+
+static int is_started(struct dl_phdr_info *info, size_t size, void *data) {
+  struct started *started = data;
+  struct elf_object object;
+  (void)size;
+  if (!described(info, &object))
+    return 0;
+  bool with_program = started->preloaded;
+  started->preloaded = started->preloaded && object.dynamic != _DYNAMIC;
+  const char *name = own_name(info, &object), *file = base_name(info->dlpi_name);
+  for (unsigned i = 0; !with_program && i < started->count; i++)
+    with_program = needs(&started->objects[i], name) || needs(&started->objects[i], file);
+  if (!with_program)
+    return 0;
+  if (same(name, started->file) || same(file, started->file)) {
+    *started->found = object;
+    return 1;
+  }
+  if (started->count < STARTED)
+    started->objects[started->count++] = object;
+  return 0;
+}
+
+bool elf_started_object(const char *file, struct elf_object *found) {
+  struct started started = {.file = file, .found = found, .preloaded = true};
+  return dl_iterate_phdr(is_started, &started) != 0;
+}
+
+void *elf_needed_function(const struct elf_object *object, const char *name) {
   void *function = elf_function(object, name);
-  const char *strings = tables_of(object).strings;
-  for (const ElfW(Dyn) *entry = object->l_ld; !function && entry->d_tag != DT_NULL; entry++) {
-    if (entry->d_tag != DT_NEEDED || !strings)
-      continue;
-    const struct link_map *needed = loaded(strings + entry->d_un.d_val);
-    function = needed ? elf_function(needed, name) : NULL;
+  for (const ElfW(Dyn) *entry = object->dynamic; !function && entry->d_tag != DT_NULL; entry++) {
+    struct elf_object needed;
+    if (entry->d_tag == DT_NEEDED && elf_object_named(string_of(object, entry), &needed))
+      function = elf_function(&needed, name);
   }
   return function;
+}
+
+struct next {
+  const char *name;
+  void *function;
+  bool after_us;
+};
+
+static int is_next(struct dl_phdr_info *info, size_t size, void *data) {
+  struct next *next = data;
+  struct elf_object object;
+  (void)size;
+  if (!described(info, &object))
+    return 0;
+  if (next->after_us)
+    next->function = elf_function(&object, next->name);
+  next->after_us = next->after_us || object.dynamic == _DYNAMIC;
+  return next->function != NULL;
+}
+
+void *elf_loaded_function(const char *name) {
+  struct next next = {.name = name};
+  (void)dl_iterate_phdr(is_next, &next);
+  return next.function;
+}
+
+/* Only the counters: stops at the first object. */
+static int read_generation(struct dl_phdr_info *info, size_t size, void *data) {
+  (void)size;
+  *(uint64_t *)data = info->dlpi_adds * 0x10001u + info->dlpi_subs;
+  return 1;
+}
+
+uint64_t elf_generation(void) {
+  uint64_t generation = 0;
+  (void)dl_iterate_phdr(read_generation, &generation);
+  return generation;
 }

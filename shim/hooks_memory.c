@@ -22,10 +22,10 @@ static void pin(struct range *range) {
   atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
 }
 
-static bool may_become_range(void) {
+static bool may_become_range(void *return_address) {
   return process_config()->mode != MODE_OBSERVE &&
          !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
-         caller_may_move();
+         caller_may_move(return_address);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
@@ -36,7 +36,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return hook_pass(cuMemAlloc_v2, (pointer, bytes));
   }
   report_add(allocations_seen, 1);
-  if (may_become_range()) {
+  if (may_become_range(__builtin_return_address(0))) {
     CUresult result = range_create(pointer, bytes, PIECE_DEVICE);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
       result = pressure_allocate(pointer, bytes, result);
@@ -79,7 +79,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
   struct range *range = hook_range(pointer);
   if (!range)
     return hook_pass(cuMemGetAddressRange_v2, (base, bytes, pointer));
-  if (!caller_allowed())
+  if (!caller_allowed(__builtin_return_address(0)))
     pin(range);
   if (base)
     *base = range->base;

@@ -7,13 +7,10 @@
    names with its runtime before main. They are read here on their way, since they tell whether a
    known Adam kernel is there long before it is loaded. Runs 100,000 times at load, before cuInit:
    no output, no allocation, a few nanoseconds. */
-#define _GNU_SOURCE
 #include "../policy/report.h"
 #include "elf.h"
 #include "hooks.h"
 #include "step.h"
-#include <dlfcn.h>
-#include <stdatomic.h>
 
 CUresult hook_cuGetProcAddress(const char *name, void **pointer, int version, cuuint64_t flags) {
   CUresult result = driver_call(cuGetProcAddress, (name, pointer, version, flags));
@@ -30,53 +27,35 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **pointer, int version,
   return result;
 }
 
-/* Which runtime a module registers with. Several may be loaded, and a handle of one means nothing
-   to another, so the answer is kept per module. Entries are only ever added. */
-enum { MODULES = 64 };
-static struct module {
-  uintptr_t start, end;
+/* Which runtime a module registers with: several may be loaded, and a handle of one means nothing to
+   another. Modules register their kernels in one go, so a thread remembers one answer. It counts
+   while nothing was loaded or unloaded: after that another module may lie there. */
+struct registration {
+  struct elf_object module;
+  uint64_t generation;
   void *target;
-} modules[MODULES];
-static _Atomic unsigned module_count;
+};
+static __thread struct registration last;
 
 __attribute__((visibility("hidden"), used)) void *register_function_seen(const char *name,
                                                                          uintptr_t caller);
 
-/* Constructors of one process run one after another, under the loader's lock; nothing here waits.
- */
-static void *find_target(uintptr_t caller) {
-  Dl_info info;
-  struct link_map *object = NULL;
-  void *target = NULL;
+static void find_target(uintptr_t caller, uint64_t generation) {
   report_see_stderr(); /* programs register before they open files */
-  if (dladdr1((void *)caller, &info, (void **)&object, RTLD_DL_LINKMAP) && object)
-    target = elf_needed_function(object, "__cudaRegisterFunction");
-  else
-    object = NULL;
-  if (!target)
-    target = elf_next_function("__cudaRegisterFunction");
-  unsigned count = atomic_load_explicit(&module_count, memory_order_relaxed);
-  if (!object || count == MODULES)
-    return target;
-  const ElfW(Ehdr) *header = info.dli_fbase;
-  const ElfW(Phdr) *segments = (const void *)((const char *)info.dli_fbase + header->e_phoff);
-  uintptr_t end = 0;
-  for (unsigned i = 0; i < header->e_phnum; i++)
-    if (segments[i].p_type == PT_LOAD && segments[i].p_vaddr + segments[i].p_memsz > end)
-      end = segments[i].p_vaddr + segments[i].p_memsz;
-  modules[count] = (struct module){(uintptr_t)info.dli_fbase, object->l_addr + end, target};
-  atomic_store_explicit(&module_count, count + 1, memory_order_release);
-  return target;
+  last = (struct registration){.generation = generation};
+  if (elf_object_at(caller, &last.module))
+    last.target = elf_needed_function(&last.module, "__cudaRegisterFunction");
+  if (!last.target)
+    last.target = elf_loaded_function("__cudaRegisterFunction");
 }
 
 void *register_function_seen(const char *name, uintptr_t caller) {
+  uint64_t generation = elf_generation();
   if (name)
     step_kernel_seen(name);
-  unsigned count = atomic_load_explicit(&module_count, memory_order_acquire);
-  for (unsigned i = count; i-- > 0;) /* the last one is registering now */
-    if (caller - modules[i].start < modules[i].end - modules[i].start)
-      return modules[i].target;
-  return find_target(caller);
+  if (generation != last.generation || caller - last.module.start >= last.module.bytes)
+    find_target(caller, generation);
+  return last.target;
 }
 
 /* Ten arguments, some on the stack: left as they are, and a jump. Without a runtime it returns. */

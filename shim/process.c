@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "process.h"
 #include "../policy/report.h"
-#include "caller.h"
 #include "cancel.h"
 #include "driver.h"
 #include "step.h"
@@ -95,7 +94,6 @@ static void begin(void) {
     return;
   }
   (void)madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK);
-  caller_prepare();
   (void)atexit(at_exit);
   _Atomic int *shared = page;
   atomic_store_explicit(shared, ACTIVE, memory_order_release);
