@@ -79,4 +79,5 @@ ALL += $(B)/launch-bench
 
 include tests/unit/memory.mk
 include tests/unit/step.mk
+include tests/e2e/environment/build.mk
 include tests/e2e/life/life.mk
