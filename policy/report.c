@@ -244,7 +244,12 @@ static void note_end(const struct config *config) {
     report_reason("every allocation was smaller than OFFLOAD_MIN_ALLOCATION (%s; the largest was "
                   "%s): lower it",
                   size_text(config->min_allocation.bytes, least), size_text(small, largest));
-  if (!total(&t->steps))
+  if (total(&t->captured_state_bytes))
+    report_reason("optimizer launches that named %s of state were made while a CUDA graph was "
+                  "captured, and left to the program's kernel: keep the optimizer's step out of "
+                  "the graph (PyTorch: capturable=False, step() after replay())",
+                  size_text(total(&t->captured_state_bytes), largest));
+  else if (!total(&t->steps))
     report_reason("no fused Adam step was recognised; PyTorch: fused=True, fp32");
 }
 

@@ -80,4 +80,5 @@ ALL += $(B)/launch-bench
 include tests/unit/memory.mk
 include tests/unit/step.mk
 include tests/e2e/environment/build.mk
+include tests/e2e/foreign/foreign.mk
 include tests/e2e/life/life.mk

@@ -47,7 +47,7 @@ static CUresult wait_all(struct drain *drain, CUresult result) {
 
 /* An event after what the stream has queued. A per-thread default stream means another stream in
    this thread than in the one that touched the range: the legacy stream joins them all. */
-static CUresult record(struct drain *drain, uintptr_t handle) {
+static CUresult record_here(struct drain *drain, uintptr_t handle) {
   CUresult result = drain->count == EVENTS ? wait_all(drain, CUDA_SUCCESS) : CUDA_SUCCESS;
   CUevent event;
   if (!result)
@@ -61,14 +61,28 @@ static CUresult record(struct drain *drain, uintptr_t handle) {
   return process_note(driver.cuEventRecord(event, (CUstream)handle), "cuEventRecord");
 }
 
+/* An event and the stream that it is recorded in must be of one context. */
+static CUresult record(struct drain *drain, uintptr_t handle, uintptr_t context) {
+  CUcontext popped;
+  /* NOLINTNEXTLINE(performance-no-int-to-ptr): the same */
+  if (context && driver.cuCtxPushCurrent_v2((CUcontext)context))
+    return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult result = record_here(drain, handle);
+  if (context)
+    (void)driver.cuCtxPopCurrent_v2(&popped);
+  return result;
+}
+
 static CUresult record_range(struct drain *drain, struct range *range, uint32_t *taken) {
   CUresult result = CUDA_SUCCESS;
   for (size_t k = 0; k < RANGE_STREAMS && !result; k++) {
     uintptr_t handle = atomic_load_explicit(&range->streams[k].stream, memory_order_acquire);
-    if (!handle || !atomic_exchange(&range->streams[k].since_wait, false))
+    if (!handle || handle == RANGE_STREAM_CLAIMED ||
+        !atomic_exchange(&range->streams[k].since_wait, false))
       continue;
     *taken |= 1u << k;
-    result = record(drain, handle);
+    result = record(drain, handle,
+                    atomic_load_explicit(&range->streams[k].context, memory_order_relaxed));
   }
   return result;
 }
@@ -93,7 +107,7 @@ CUresult drain_ranges(CUcontext context, struct range *const *ranges, size_t cou
   for (size_t i = 0; i < count && !result; i++)
     result = record_range(&drain, ranges[i], &taken[i]);
   if (!result && wait)
-    result = record(&drain, stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY);
+    result = record(&drain, stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY, 0);
   result = wait_all(&drain, result);
   if (!result)
     result = wait_orphans(context, deadline_ns);

@@ -10,6 +10,12 @@
 /* Names that cuda.h maps to newer versions; hooks.def means each symbol literally. */
 #undef cuGetProcAddress
 #undef cuStreamBeginCapture
+#undef cuGraphInstantiate
+#undef cuGraphExecUpdate
+#undef cuGraphAddKernelNode
+#undef cuGraphKernelNodeSetParams
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphAddNode
 #undef cuMemcpyBatchAsync
 #undef cuMemcpy3DBatchAsync
 

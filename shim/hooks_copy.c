@@ -4,17 +4,8 @@
 #include "hooks.h"
 #include "state.h"
 
-static void touches(CUdeviceptr address, size_t bytes, CUstream stream, bool writes) {
-  if (process_capture_open()) {
-    /* A copy node may keep the kind of memory it was recorded with. */
-    struct range *range = hook_range(address);
-    if (range)
-      atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
-  }
-  state_foreign_access((uintptr_t)address, bytes, stream, writes);
-}
-#define READS(address, bytes) touches(address, bytes, on, false)
-#define WRITES(address, bytes) touches(address, bytes, on, true)
+#define READS(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, false)
+#define WRITES(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, true)
 
 #define COPY(symbol, parameters, arguments, touch, stream)                                         \
   CUresult hook_##symbol parameters {                                                              \
@@ -133,8 +124,9 @@ static void operand(const CUmemcpy3DOperand *side, CUextent3D extent, CUstream o
     return;
   size_t pitch = side->op.ptr.rowLength ? side->op.ptr.rowLength : extent.width;
   size_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent.height;
-  touches(side->op.ptr.ptr, box_bytes(pitch, rows, extent.width, extent.height, extent.depth), on,
-          writes);
+  state_foreign_access((uintptr_t)side->op.ptr.ptr,
+                       box_bytes(pitch, rows, extent.width, extent.height, extent.depth), on,
+                       writes);
 }
 
 static void boxes(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream on) {

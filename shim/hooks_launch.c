@@ -1,9 +1,8 @@
-/* Wrappers of everything that starts kernels. A recognised launch goes to the step; any other is
+/* Wrappers of everything that starts kernels but graphs. A recognised launch goes to the step; any other is
    shown to the state rooms and handed on unchanged. */
 #include "hooks.h"
 #include "state.h"
 #include "step.h"
-#include "touch.h"
 
 /* True when the step took the launch over. */
 static bool taken(const struct launch *launch, CUresult *result, const char *where) {
@@ -74,12 +73,3 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
   }
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
-
-#define GRAPH_LAUNCH(symbol, is_per_thread)                                                        \
-  CUresult hook_##symbol(CUgraphExec graph, CUstream stream) {                                     \
-    if (process_active())                                                                          \
-      touch_everything(hook_stream(stream, is_per_thread));                                        \
-    return hook_pass(symbol, (graph, stream));                                                     \
-  }
-GRAPH_LAUNCH(cuGraphLaunch, false)
-GRAPH_LAUNCH(cuGraphLaunch_ptsz, true)

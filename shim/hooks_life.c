@@ -1,9 +1,11 @@
 /* Wrappers of beginnings and ends: the driver's start, functions whose handles may be re-used,
    streams and contexts that go away, captures that open and close. */
+#include "graphs.h"
 #include "hooks.h"
 #include "lock.h"
 #include "state.h"
 #include "step.h"
+#include "touch.h"
 
 CUresult hook_cuInit(unsigned flags) {
   CUresult result = driver_call(cuInit, (flags));
@@ -50,6 +52,8 @@ CUresult hook_cuLibraryUnload(CUlibrary library) {
    enqueue lock is held all the time, so that no step begins in between ---- */
 
 static void forget_memory(CUcontext context) {
+  for (unsigned ended = graphs_forget_captures(context); ended > 0; ended--)
+    process_capture_ended();
   range_forget_context(context);
   forget_functions();
 }
@@ -135,38 +139,47 @@ static bool captures_surely(CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+static void capture_ended(CUstream stream, CUgraph graph) {
+  if (process_active())
+    graphs_capture_ended(stream, graph);
+  process_capture_ended();
+}
+
 CUresult hook_cuStreamDestroy_v2(CUstream stream) {
   bool captured = process_capture_open() && captures_surely(stream);
   if (process_active())
     state_stream_destroyed(stream);
   CUresult result = hook_pass(cuStreamDestroy_v2, (stream));
   if (captured && result == CUDA_SUCCESS)
-    process_capture_ended();
+    capture_ended(stream, NULL);
   return result;
 }
 
 /* Counted before the real call, so that a move of another thread can't slip in between. */
-#define BEGIN_CAPTURE(symbol, parameters, arguments)                                               \
+#define BEGIN_CAPTURE(symbol, parameters, arguments, is_per_thread, target)                        \
   CUresult hook_##symbol parameters {                                                              \
     process_capture_began();                                                                       \
     CUresult result = hook_pass(symbol, arguments);                                                \
     if (result != CUDA_SUCCESS)                                                                    \
       process_capture_ended();                                                                     \
+    else if (process_active())                                                                     \
+      graphs_capture_began(hook_stream(stream, is_per_thread),                                     \
+                           touch_context(hook_stream(stream, is_per_thread)), target);             \
     return result;                                                                                 \
   }
-BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+#define BEGIN_TO_GRAPH(symbol, is_per_thread)                                                      \
+  BEGIN_CAPTURE(symbol,                                                                            \
+                (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,                  \
+                 const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),            \
+                (stream, graph, dependencies, edges, count, mode), is_per_thread, graph)
+BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream stream), (stream), false, NULL)
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), true, NULL)
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode),
+              false, NULL)
 BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode),
-              (stream, mode))
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph,
-              (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
-               const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
-              (stream, graph, dependencies, edges, count, mode))
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz,
-              (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
-               const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
-              (stream, graph, dependencies, edges, count, mode))
+              (stream, mode), true, NULL)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph, false)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz, true)
 
 /* An invalidated capture ends with an error, and a capture ended from the wrong thread goes on:
    what counts is whether the stream captured before and doesn't afterwards. */
@@ -176,7 +189,7 @@ BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz,
     bool captured = process_capture_open() && captures_surely(on);                                 \
     CUresult result = hook_pass(symbol, (stream, graph));                                          \
     if (captured && !captures_surely(on))                                                          \
-      process_capture_ended();                                                                     \
+      capture_ended(on, result == CUDA_SUCCESS && graph ? *graph : NULL);                          \
     return result;                                                                                 \
   }
 END_CAPTURE(cuStreamEndCapture, false)

@@ -7,6 +7,7 @@
 #include "hooks.h"
 #include "lock.h"
 #include "pressure.h"
+#include "quiet.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -67,7 +68,9 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
     struct range *range = hook_range(pointer);                                                     \
     if (!range || range->base != pointer || process_capturing(stream, is_per_thread))              \
       return hook_pass(symbol, (pointer, stream));                                                 \
+    CUstreamCaptureMode mode = quiet_begin();                                                      \
     CUresult result = driver.cuStreamSynchronize(hook_stream(stream, is_per_thread));              \
+    quiet_end(mode);                                                                               \
     return process_note(result == CUDA_SUCCESS ? range_destroy(range) : result, #symbol);          \
   }
 FREE_ASYNC(cuMemFreeAsync, false)
@@ -168,6 +171,7 @@ static void open_to_current_device(CUcontext peer) {
     return;
   const CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUstreamCaptureMode mode = quiet_begin();
   enqueue_lock();
   struct range **ranges = range_list(&count);
   for (size_t i = 0; ranges && i < count; i++) {
@@ -178,6 +182,7 @@ static void open_to_current_device(CUcontext peer) {
       report_reason("a range of %zu bytes can't be opened to device %d", ranges[i]->bytes, device);
   }
   enqueue_unlock();
+  quiet_end(mode);
   free((void *)ranges);
 }
 

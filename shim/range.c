@@ -66,6 +66,11 @@ struct range *range_find(uintptr_t address) {
   return range;
 }
 
+void range_bounds(uintptr_t *from, uintptr_t *to) {
+  *from = atomic_load_explicit(&low, memory_order_relaxed);
+  *to = atomic_load_explicit(&high, memory_order_relaxed);
+}
+
 /* Under the write lock. */
 static void set_bounds(void) {
   atomic_store_explicit(&low, table_count ? table[0]->base : UINTPTR_MAX, memory_order_relaxed);

@@ -48,9 +48,10 @@ struct extent {
 };
 
 /* A stream that touched the range, and whether it did so since a move last waited for it. 0: slot
- * free. */
+   free; the context is valid once the stream is there, and 0 where it is the range's own. */
+enum { RANGE_STREAM_CLAIMED = 3 }; /* no stream's handle: somebody is filling the slot */
 struct range_stream {
-  _Atomic uintptr_t stream;
+  _Atomic uintptr_t stream, context;
   _Atomic bool since_wait;
 };
 
@@ -61,8 +62,9 @@ struct range {
   struct piece *pieces;
   CUcontext context;
   CUdevice device;
-  uint64_t id;            /* answers CU_POINTER_ATTRIBUTE_BUFFER_ID */
-  _Atomic bool immovable; /* exported, retained, registered or captured */
+  uint64_t id;                  /* answers CU_POINTER_ATTRIBUTE_BUFFER_ID */
+  _Atomic bool immovable;       /* exported, retained or registered */
+  _Atomic uint32_t graph_holds; /* graphs and captures that name it (graphs.h): stays meanwhile */
   _Atomic uint32_t host_pieces;
 
   _Atomic bool has_state; /* a recognised launch named something in it */
@@ -135,6 +137,9 @@ struct range **range_list(size_t *count);
 /* Replaces a range's known state (takes over `known`), and says that what is watched may have
  * changed. */
 void range_set_known(struct range *, struct extent *known, size_t count);
+
+/* The addresses between which all ranges lie. Empty: low > high. */
+void range_bounds(uintptr_t *low, uintptr_t *high);
 
 /* The addresses between which watched ranges lie: those with state or with host pieces. Empty: low
  * > high. */

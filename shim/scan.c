@@ -1,4 +1,4 @@
-/* The scan of a launch's parameters for addresses of watched ranges (state_foreign_launch of state.h).
+/* The scan of a launch's parameters for addresses of watched ranges (state_foreign_launch and state_graph_launch of state.h).
 
    Every aligned 8-byte word of every parameter is read: pointers lie there, also those in structs passed by value. A pointer
    into a watched range
@@ -9,6 +9,8 @@
    still holds addresses of an earlier launch, of moments above all, and these would go home at every step. */
 #include "../policy/report.h"
 #include "driver.h"
+#include "graphs.h"
+#include "process.h"
 #include "quiet.h"
 #include "state.h"
 #include "touch.h"
@@ -139,15 +141,19 @@ static const struct parameters *find_parameters(CUfunction function) {
 
 struct scan {
   CUstream stream;
-  uintptr_t low, high; /* of watched ranges */
-  bool held;           /* the table's lock */
-  bool host;           /* a piece on the host was touched */
-  struct range *range; /* the last one found, */
-  uintptr_t from, to;  /* and the addresses for which that is the answer */
+  struct toucher by;                 /* asked for at the first hit */
+  const struct graph_holder *holder; /* of a node's parameters: nothing is launched yet */
+  uintptr_t low, high;               /* of watched ranges; of all, where a graph will name them */
+  bool held;                         /* the table's lock */
+  bool host;                         /* a piece on the host was touched */
+  struct range *range;               /* the last one found, */
+  uintptr_t from, to;                /* and the addresses for which that is the answer */
 };
 
 static void hit(struct scan *scan, uintptr_t address, bool weak) {
   if (!scan->held) {
+    if (!scan->holder)
+      scan->by = touch_by(scan->stream);
     range_table_hold();
     scan->held = true;
   }
@@ -155,10 +161,12 @@ static void hit(struct scan *scan, uintptr_t address, bool weak) {
     scan->range = range_held(address);
     scan->from = scan->range ? scan->range->base : address;
     scan->to = scan->range ? scan->range->base + scan->range->bytes : address + 1;
-    if (scan->range && !touch_watched(scan->range))
+    if (scan->range && scan->holder) {
+      graphs_hold(*scan->holder, scan->range);
       scan->range = NULL;
-    if (scan->range)
-      touch_range(scan->range, scan->stream);
+    }
+    if (scan->range && !touch_range(scan->range, &scan->by))
+      scan->range = NULL;
   }
   if (scan->range && !weak)
     scan->host |= touch_mark_state(scan->range, address);
@@ -232,14 +240,10 @@ static void scan_extra(struct scan *scan, void **extra) {
     scan_bytes(scan, buffer, bytes);
 }
 
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
-                          void **extra) {
-  struct scan scan = {.stream = stream};
-  range_watched(&scan.low, &scan.high);
-  if (scan.low >= scan.high)
-    return;
+static void scan_launch(struct scan *scan, CUfunction function, void **kernel_parameters,
+                        void **extra) {
   if (extra && !kernel_parameters) {
-    scan_extra(&scan, extra);
+    scan_extra(scan, extra);
   } else if (kernel_parameters) {
     if (!driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo) {
       report_reason("launches are not scanned for state: this driver doesn't tell parameter sizes "
@@ -249,10 +253,30 @@ void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_pa
     const struct parameters *sizes = find_parameters(function);
     for (uint32_t i = 0; sizes && i < sizes->count; i++)
       if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
-        scan_bytes(&scan, kernel_parameters[i], sizes->bytes[i]);
+        scan_bytes(scan, kernel_parameters[i], sizes->bytes[i]);
   }
-  if (scan.held)
+  if (scan->held)
     range_table_release();
+}
+
+void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
+                          void **extra) {
+  struct scan scan = {.stream = stream};
+  if (process_capture_open()) /* what a capture names stays, be it watched or not */
+    range_bounds(&scan.low, &scan.high);
+  else
+    range_watched(&scan.low, &scan.high);
+  if (scan.low >= scan.high)
+    return;
+  scan_launch(&scan, function, kernel_parameters, extra);
   if (scan.host)
     report_add(foreign_touches, 1);
+}
+
+void state_graph_launch(struct graph_holder holder, CUfunction function, void **kernel_parameters,
+                        void **extra) {
+  struct scan scan = {.holder = &holder};
+  range_bounds(&scan.low, &scan.high);
+  if (scan.low < scan.high)
+    scan_launch(&scan, function, kernel_parameters, extra);
 }

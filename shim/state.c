@@ -19,6 +19,7 @@
 #include "../policy/report.h"
 #include "census.h"
 #include "driver.h"
+#include "elsewhere.h"
 #include "move.h"
 #include "pace.h"
 #include "process.h"
@@ -55,7 +56,8 @@ static void view_close(struct view *view) {
 }
 
 static bool movable(const struct range *range) {
-  return !atomic_load(&range->immovable) && !atomic_load(&range->streams_lost);
+  return !atomic_load(&range->immovable) && !atomic_load(&range->graph_holds) &&
+         !atomic_load(&range->streams_lost);
 }
 
 static bool covered(const struct range *range, uint32_t i) {
@@ -281,6 +283,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   if (process_capture_open() || pace->step < pace->put_off_until)
     return result; /* pieces keep their streaks; touches stay noted */
   if (view_open(&view, pace->context)) {
+    elsewhere_note(view.moments, view.moment_count);
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);

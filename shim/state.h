@@ -10,6 +10,7 @@
    that touched the piece; never while any capture is open. */
 #ifndef OFFLOAD_STATE_H
 #define OFFLOAD_STATE_H
+#include "graphs.h"
 #include <cuda.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,6 +41,10 @@ void state_forget_functions(void);
    extra is used. */
 void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
                           void **extra);
+
+/* A kernel node of a graph: whatever its parameters name, the graph holds. */
+void state_graph_launch(struct graph_holder, CUfunction function, void **kernel_parameters,
+                        void **extra);
 
 /* A copy or memset that touches [address, address+bytes); reads leave state in place, writes send
  * it home. */

@@ -32,11 +32,11 @@ static void say(char *field, size_t bytes, const char *text) {
     snprintf(field, bytes, "%s", text);
 }
 
-/* A worse mode than the one asked for is told once, with why. */
+/* A worse mode than the one asked for is told once, with why; not on a GPU that is lost, of which all was said. */
 static void say_mode(struct plan *plan, const char *mode, const char *why) {
   struct report_function *row = plan->function->row;
   const enum config_step wanted = process_config()->step;
-  if (*why && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
+  if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
       (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
     report_notice("%s is stepped by %s: %s", plan->function->family->name, mode, why);
   if (!row)
@@ -67,8 +67,9 @@ CUresult plan_begin(struct plan *plan) {
 
 CUresult plan_broken(struct plan *plan, CUresult result, const char *what) {
   char reason[256];
+  const char *function = strncmp(what, "driver.", 7) == 0 ? what + 7 : what;
   snprintf(reason, sizeof reason, "an optimizer step broke off in the middle (error %d from %.*s)",
-           (int)result, (int)strcspn(what, "("), what);
+           (int)result, (int)strcspn(function, "("), function);
   process_stop(reason);
   if (plan->ring->worker)
     worker_fail(plan->ring->worker);
@@ -90,6 +91,14 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
 }
 
 /* ---- what a launch names ---- */
+
+static uint64_t block_elements(const struct family *family, const unsigned char *metadata,
+                               unsigned block) {
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const uint64_t before = (uint64_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS;
+  const uint64_t elements = (uint64_t)metadata_elements(family, metadata, tensor) - before;
+  return elements < CHUNK_ELEMENTS ? elements : CHUNK_ELEMENTS;
+}
 
 /* Its tensors, for state.c. Consecutive blocks of one tensor are one entry: a tensor may be cut by
    a launch, and goes on in the next. */
@@ -114,6 +123,15 @@ static size_t list_tensors(const struct plan *plan) {
   return count;
 }
 
+/* The state that a launch names while something is captured. Said at exit, when all is known. */
+static void note_captured(const struct family *family, const struct launch *launch,
+                          const struct arguments *arguments) {
+  uint64_t elements = 0;
+  for (unsigned block = 0; block < launch->grid[0]; block++)
+    elements += block_elements(family, arguments->metadata, block);
+  report_add(captured_state_bytes, 2 * sizeof(float) * elements);
+}
+
 /* Parts the launch: blocks whose m and v lie wholly on host pieces are ours, if `any` may be. */
 static void part_blocks(struct plan *plan, bool any) {
   const struct family *family = plan->function->family;
@@ -128,9 +146,7 @@ static void part_blocks(struct plan *plan, bool any) {
     const unsigned tensor = metadata_block_tensor(family, metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, metadata, block);
     const size_t offset = (size_t)chunk * CHUNK_ELEMENTS;
-    uint64_t elements = (uint64_t)metadata_elements(family, metadata, tensor) - offset;
-    if (elements > CHUNK_ELEMENTS)
-      elements = CHUNK_ELEMENTS;
+    const uint64_t elements = block_elements(family, metadata, block);
     const size_t from = offset * sizeof(float), bytes = elements * sizeof(float);
     if (any &&
         range_on_host(metadata_address(family, metadata, LIST_EXP_AVG, tensor) + from, bytes) &&
@@ -167,10 +183,7 @@ static void cut_runs(struct plan *plan) {
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, plan->ours_metadata, block);
-    uint64_t elements = (uint64_t)metadata_elements(family, plan->ours_metadata, tensor) -
-                        (uint64_t)chunk * CHUNK_ELEMENTS;
-    if (elements > CHUNK_ELEMENTS)
-      elements = CHUNK_ELEMENTS;
+    const uint64_t elements = block_elements(family, plan->ours_metadata, block);
     struct run_of_blocks *run = plan->run_count ? &plan->runs[plan->run_count - 1] : NULL;
     if (run && run->tensor == tensor && run->chunk + run->blocks == chunk &&
         run->elements + elements <= plan->ring->slot_elements) {
@@ -290,8 +303,10 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     why = "launches with attributes are left alone";
   else if (arguments_read(function->family, launch, &arguments, &why))
     why = launch_unsound(function->family, launch, &arguments);
-  if (!why && process_capturing(launch->stream, launch->per_thread))
-    why = "launches in a capture are left alone";
+  if (!why && (process_capture_open() || process_capturing(launch->stream, launch->per_thread))) {
+    note_captured(function->family, launch, &arguments);
+    return false;
+  }
   if (why) {
     report_reason("a launch of %s did not look as expected: %s", function->family->name, why);
     return false;

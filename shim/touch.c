@@ -6,6 +6,7 @@
 #include "touch.h"
 #include "../policy/report.h"
 #include "driver.h"
+#include "graphs.h"
 #include "process.h"
 #include "quiet.h"
 #include "state.h"
@@ -13,16 +14,38 @@
 
 enum { ORPHANS = 64 };
 
+/* ---- who ---- */
+
+CUcontext touch_context(CUstream stream) {
+  CUcontext context = NULL;
+  const bool special = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  if (special ? driver.cuCtxGetCurrent(&context) : driver.cuStreamGetCtx(stream, &context))
+    return NULL;
+  return context;
+}
+
+bool touch_captured(CUstream stream) {
+  return process_capture_open() && process_capturing(stream, false);
+}
+
+struct toucher touch_by(CUstream stream) {
+  return (struct toucher){stream, touch_context(stream), touch_captured(stream)};
+}
+
 /* ---- marking; under the table's lock ---- */
 
-void touch_stream(struct range *range, CUstream stream) {
-  const uintptr_t handle = stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY;
+/* `context`: of the stream, or NULL for the range's own. */
+static void note(struct range *range, uintptr_t handle, CUcontext context) {
+  const uintptr_t other = (uintptr_t)context;
   for (size_t i = 0; i < RANGE_STREAMS; i++) {
     struct range_stream *slot = &range->streams[i];
-    uintptr_t held = atomic_load_explicit(&slot->stream, memory_order_relaxed);
-    if (!held && atomic_compare_exchange_strong(&slot->stream, &held, handle))
+    uintptr_t held = atomic_load_explicit(&slot->stream, memory_order_acquire);
+    if (!held && atomic_compare_exchange_strong(&slot->stream, &held, RANGE_STREAM_CLAIMED)) {
+      atomic_store_explicit(&slot->context, other, memory_order_relaxed);
+      atomic_store_explicit(&slot->stream, handle, memory_order_release); /* after its context */
       held = handle;
-    if (held != handle)
+    }
+    if (held != handle || atomic_load_explicit(&slot->context, memory_order_relaxed) != other)
       continue;
     if (!atomic_load_explicit(&slot->since_wait, memory_order_relaxed)) /* keeps the line shared */
       atomic_store_explicit(&slot->since_wait, true, memory_order_release);
@@ -32,6 +55,10 @@ void touch_stream(struct range *range, CUstream stream) {
     report_reason("an allocation of %zu bytes is used by more than %d streams: its state stays "
                   "where it is",
                   range->bytes, (int)RANGE_STREAMS);
+}
+
+void touch_stream(struct range *range, CUstream stream) {
+  note(range, stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY, NULL);
 }
 
 /* Where the known state that an address lies in ends, or the address + 1. */
@@ -70,11 +97,15 @@ bool touch_watched(const struct range *range) {
          atomic_load_explicit(&range->host_pieces, memory_order_relaxed);
 }
 
-void touch_range(struct range *range, CUstream stream) {
-  touch_stream(range, stream);
+bool touch_range(struct range *range, const struct toucher *by) {
+  if (by->captured)
+    graphs_hold(GRAPHS_CAPTURES, range);
+  if (!touch_watched(range))
+    return false;
+  note(range, by->stream ? (uintptr_t)by->stream : (uintptr_t)CU_STREAM_LEGACY,
+       by->context == range->context ? NULL : by->context);
   atomic_fetch_add_explicit(&range->touches, 1, memory_order_release);
-  if (process_capture_open()) /* a graph may hold the address from now on */
-    atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
+  return true;
 }
 
 /* ---- graphs ---- */
@@ -84,12 +115,11 @@ void touch_range(struct range *range, CUstream stream) {
    up what was touched meanwhile. */
 void touch_everything(CUstream stream) {
   uintptr_t low, high;
-  CUcontext context = NULL;
   range_watched(&low, &high);
   if (low >= high)
     return;
-  const bool special = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-  if (special ? driver.cuCtxGetCurrent(&context) : driver.cuStreamGetCtx(stream, &context))
+  const CUcontext context = touch_context(stream);
+  if (!context)
     return; /* the launch will fail as well */
   range_table_hold();
   struct range *range;
@@ -105,17 +135,19 @@ void touch_everything(CUstream stream) {
 
 void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {
   uintptr_t from, to;
-  range_watched(&from, &to);
+  if (process_capture_open()) /* what a capture names stays, be it watched or not */
+    range_bounds(&from, &to);
+  else
+    range_watched(&from, &to);
   if (!bytes || address < from || address >= to)
     return;
   bool host = false;
+  const struct toucher by = touch_by(stream);
   range_table_hold();
   struct range *range = range_held(address);
-  if (range && touch_watched(range)) {
-    touch_range(range, stream);
+  if (range && touch_range(range, &by) && writes) {
     const size_t room = range->bytes - (address - range->base);
-    if (writes)
-      host = touch_mark(range, address, address + (bytes < room ? bytes : room));
+    host = touch_mark(range, address, address + (bytes < room ? bytes : room));
   }
   range_table_release();
   if (host)
@@ -132,7 +164,8 @@ static struct {
 } orphans[ORPHANS];
 static size_t orphan_count;
 
-/* Frees the stream's slots; true when it has touched something since the last wait. */
+/* Frees the stream's slots; true when it has touched something since the last wait. Its event will be
+   waited for where its context's memory moves, and nowhere else. */
 static bool release_slots(uintptr_t handle) {
   bool pending = false;
   range_table_hold();
@@ -142,7 +175,10 @@ static bool release_slots(uintptr_t handle) {
       struct range_stream *slot = &range->streams[k];
       if (atomic_load_explicit(&slot->stream, memory_order_relaxed) != handle)
         continue;
-      pending |= atomic_exchange(&slot->since_wait, false);
+      const bool since_wait = atomic_exchange(&slot->since_wait, false);
+      pending |= since_wait;
+      if (since_wait && atomic_exchange_explicit(&slot->context, 0, memory_order_relaxed))
+        atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
       atomic_store_explicit(&slot->stream, 0, memory_order_release);
     }
   range_table_release();
@@ -214,6 +250,18 @@ void touch_orphan_done(CUevent event) {
 }
 
 void touch_forget_context(CUcontext context) {
+  range_table_hold(); /* its streams are gone, and their work was done before */
+  struct range *range;
+  for (size_t i = 0; (range = range_nth(i)); i++)
+    for (size_t k = 0; k < RANGE_STREAMS; k++) {
+      struct range_stream *slot = &range->streams[k];
+      if (atomic_load_explicit(&slot->context, memory_order_relaxed) != (uintptr_t)context)
+        continue;
+      atomic_store_explicit(&slot->since_wait, false, memory_order_relaxed);
+      atomic_store_explicit(&slot->context, 0, memory_order_relaxed);
+      atomic_store_explicit(&slot->stream, 0, memory_order_release);
+    }
+  range_table_release();
   pthread_mutex_lock(&orphans_mutex);
   for (size_t i = orphan_count; i > 0; i--)
     if (orphans[i - 1].context == context)

@@ -5,17 +5,31 @@
 #define OFFLOAD_TOUCH_H
 #include "range.h"
 
-/* A stream is about to work on the range. 0 counts as the legacy stream. */
+/* A stream of the range's context is about to work on it. 0 counts as the legacy stream. */
 void touch_stream(struct range *, CUstream stream);
+
+/* Who touches: a stream (normalised for per-thread), its context (NULL: unknown, the call will fail),
+   and whether what it does is captured: any answer but "not capturing" counts. Asks the driver: not
+   under the range table's lock. */
+struct toucher {
+  CUstream stream;
+  CUcontext context;
+  bool captured;
+};
+struct toucher touch_by(CUstream stream);
+CUcontext touch_context(CUstream stream);
+bool touch_captured(CUstream stream);
 
 /* A graph is about to be launched. What its nodes touch is not known here: it may be anything, so
    moving waits for it. */
 void touch_everything(CUstream stream);
 
-/* For those who hold the range table. Whether a range is watched; a foreign touch on a stream; the pieces of [from, to), or
-   from an address to the end of the known state that it lies in, as touched: true when one of them is on the host. */
+/* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
+   where it is (what is captured, everywhere), and says so; the pieces of [from, to), or from an
+   address to the end of the known state that it lies in, as touched: true when one of them is on the
+   host. */
 bool touch_watched(const struct range *);
-void touch_range(struct range *, CUstream stream);
+bool touch_range(struct range *, const struct toucher *);
 bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
 bool touch_mark_state(struct range *, uintptr_t address);
 

@@ -70,8 +70,10 @@ void gpusim_capture_forget(struct CUstream_st *stream) {
     return;
   }
   CUgraph graph = capture->given_graph ? NULL : capture->graph;
-  detach(stream); /* it is no longer among its context's streams */
+  capture->references++; /* the stream's may be the last */
+  detach(stream);        /* it is no longer among its context's streams */
   end(capture);
+  release(capture);
   gpusim_graph_free(graph);
 }
 

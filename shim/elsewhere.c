@@ -1,0 +1,49 @@
+/* Telling by what call memory that isn't ours was made (elsewhere.h). Asked of the driver once per kind:
+   memory of cuMemCreate has a handle to retain, memory of cuMemAllocAsync has a pool; what is neither
+   came by cuMemAlloc, and other reasons say why it stayed native. */
+#include "elsewhere.h"
+#include "../policy/report.h"
+#include "driver.h"
+
+enum kind { KIND_PLAIN, KIND_VIRTUAL, KIND_POOL, KINDS };
+
+static enum kind kind_of(uintptr_t address) {
+  CUmemGenericAllocationHandle handle;
+  CUmemoryPool pool = NULL;
+  /* NOLINTNEXTLINE(performance-no-int-to-ptr): an address is what the driver takes */
+  if (driver.cuMemRetainAllocationHandle &&
+      driver.cuMemRetainAllocationHandle(&handle, (void *)address) == CUDA_SUCCESS) {
+    (void)driver.cuMemRelease(handle);
+    return KIND_VIRTUAL;
+  }
+  if (driver.cuPointerGetAttribute &&
+      driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+          CUDA_SUCCESS &&
+      pool)
+    return KIND_POOL;
+  return KIND_PLAIN;
+}
+
+void elsewhere_note(const struct moment *moments, size_t count) {
+  static bool said;
+  size_t bytes[KINDS] = {0}, all = 0;
+  for (size_t i = 0; i < count; i++)
+    if (!moments[i].range && !range_find(moments[i].address))
+      all += moments[i].bytes;
+  atomic_store_explicit(&report.totals.native_state_bytes, all, memory_order_relaxed);
+  if (said || !all)
+    return;
+  said = true;
+  for (size_t i = 0; i < count; i++)
+    if (!moments[i].range && !range_find(moments[i].address))
+      bytes[kind_of(moments[i].address)] += moments[i].bytes;
+  if (bytes[KIND_VIRTUAL])
+    report_reason("%zu bytes of optimizer state lie in virtual memory that the program maps itself "
+                  "and stay there (PyTorch: take expandable_segments:True out of "
+                  "PYTORCH_CUDA_ALLOC_CONF)",
+                  bytes[KIND_VIRTUAL]);
+  if (bytes[KIND_POOL])
+    report_reason("%zu bytes of optimizer state lie in a memory pool (cudaMallocAsync) and stay "
+                  "there (PyTorch: take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF)",
+                  bytes[KIND_POOL]);
+}

@@ -1,0 +1,56 @@
+/* What the programs of foreign.bats and capture.bats share: one tensor that a fused Adam kernel steps,
+   and words on the command line that say what is done around it. Every answer is a line on stdout; the
+   same lines are expected with and without the preload. */
+#ifndef TRAINER_H
+#define TRAINER_H
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CU(call) cu_check((call), __FILE__, __LINE__, #call)
+void cu_check(CUresult, const char *file, int line, const char *call);
+const char *cu_name(CUresult);
+
+enum { ELEMENTS = 65536, ARRAY_BYTES = 4 * ELEMENTS }; /* of each array */
+
+struct trainer {
+  CUcontext context;
+  CUfunction adam, copy; /* copy(to, from, elements): one thread a float */
+  CUdeviceptr p, g, m, v, step;
+  CUstream stream; /* doesn't wait for the legacy one */
+  unsigned steps;
+};
+
+/* The primary context of a device, the kernels, and the arrays by `allocate`, filled: m and v small
+   numbers. */
+typedef CUresult allocate_function(CUdeviceptr *, size_t);
+void trainer_open(struct trainer *, const char *kernel_path, CUdevice device,
+                  allocate_function *allocate);
+
+/* New arrays in place of those that were freed. */
+void trainer_allocate(struct trainer *, allocate_function *allocate);
+
+/* One step on a stream; nothing is waited for. */
+void trainer_step(struct trainer *, CUstream stream);
+void trainer_launch_adam(const struct trainer *, CUstream stream); /* its launch alone */
+
+/* `count` steps on the trainer's stream, then waits. */
+void trainer_train(struct trainer *, unsigned count);
+
+/* Prints hashes of p, m and v. */
+void trainer_print(const struct trainer *);
+
+/* A hash of device memory, by a copy to the host. */
+unsigned long long device_hash(CUdeviceptr from, size_t bytes);
+
+/* Parameters of the copying kernel, for nodes: they live as long as the struct. */
+struct copy_launch {
+  CUdeviceptr to, from;
+  unsigned elements;
+  void *parameters[3];
+};
+void copy_launch_set(struct copy_launch *, CUdeviceptr to, CUdeviceptr from, unsigned elements);
+void copy_launch(CUfunction copy, CUdeviceptr to, CUdeviceptr from, unsigned elements,
+                 CUstream stream);
+CUfunction copy_kernel(void); /* in the current context */
+#endif
