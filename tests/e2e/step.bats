@@ -49,8 +49,8 @@ why() { report '.functions[0].why'; }
 }
 
 @test "a slow worker never changes the result" {
-  OFFLOAD_TEST_WORKER_LAG_US=5000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
-  OFFLOAD_TEST_WORKER_LAG_US=5000 GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adam
+  OFFLOAD_TEST_WORKER_LAG_US=4000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
+  OFFLOAD_TEST_WORKER_LAG_US=4000 GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adam
 }
 
 @test "a driver queue of three entries, which blocks the program in the middle of a step, is no deadlock" {

@@ -4,6 +4,8 @@
 #include "life.h"
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -204,6 +206,53 @@ static void during_launches(const char *unused) {
   print_hash("parent", &trainer);
 }
 
+/* ---- children that no handler of pthread_atfork sees ---- */
+
+static void *unused_stack(void) {
+  char *stack = malloc(1 << 18);
+  CHECK(stack);
+  return stack + (1 << 18);
+}
+/* Leaves by exit, which runs what the parent registered with atexit. */
+static int leave(void *asks) {
+  size_t bytes;
+  if (!asks)
+    exit(3);
+  const int answer = (int)cuMemGetAddressRange(NULL, &bytes, trainer.arrays[2]);
+  exit(answer == (int)trainer_launch(&trainer) ? answer : 99);
+}
+/* `asks`: the driver; the simulated one knows its children by their numbers. */
+static void by_clone(int flags, bool asks) {
+  (void)fflush(stdout);
+  const pid_t child = clone(leave, unused_stack(), flags | SIGCHLD, asks ? &trainer : NULL);
+  int status = 1;
+  CHECK(child > 0 && waitpid(child, &status, 0) == child);
+  printf("child %d: exit %d\n", getpid() == 1, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+static void clone_child(const char *unused) {
+  (void)unused;
+  train(3);
+  by_clone(0, true);
+  CU(trainer_steps(&trainer, 2));
+  by_clone(0, true);
+  print_hash("parent", &trainer);
+}
+/* As process 1 of a namespace, with children that are process 1 of their own. */
+static void clone_namespace(const char *unused) {
+  (void)unused;
+  CHECK(unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    CHECK(getpid() == 1);
+    train(3);
+    by_clone(CLONE_NEWPID, false);
+    CU(trainer_steps(&trainer, 2));
+    print_hash("process 1", &trainer);
+    exit(0);
+  }
+  wait_for(child, "process 1");
+}
+
 /* The program begins anew while a step is in flight. */
 static void exec_in_step(const char *unused) {
   (void)unused;
@@ -238,6 +287,8 @@ int main(int count, char **list) {
                                       {"between-steps", between_steps},
                                       {"in-step", in_step},
                                       {"during-launches", during_launches},
+                                      {"clone", clone_child},
+                                      {"clone-namespace", clone_namespace},
                                       {"exec-in-step", exec_in_step},
                                       {"train", plainly},
                                       {"daemon-first", daemon_first},

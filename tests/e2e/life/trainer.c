@@ -103,8 +103,8 @@ CUresult trainer_steps(struct trainer *trainer, unsigned count) {
 CUresult trainer_batch(struct trainer *trainer, const void *numbers, size_t bytes) {
   if (bytes > trainer->floats * 4)
     return CUDA_ERROR_INVALID_VALUE;
-  TRY(cuStreamSynchronize(trainer->stream));
-  return cuMemcpyHtoD(trainer->arrays[1], numbers, bytes);
+  TRY(cuMemcpyHtoDAsync(trainer->arrays[1], numbers, bytes, trainer->stream));
+  return cuStreamSynchronize(trainer->stream);
 }
 
 /* All of a list on the host; the caller frees it. */

@@ -1,0 +1,107 @@
+/* Threads that are cancelled at a launch, signals that interrupt waits, and ends of the process on one thread while another
+   is inside of launches. */
+#define _GNU_SOURCE
+#include "life.h"
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/time.h>
+
+static struct trainer trainer;
+
+static void train(unsigned steps) {
+  start(0);
+  CU(trainer_open(&trainer, kernel_path, 0));
+  CU(trainer_steps(&trainer, steps));
+}
+
+/* ---- cancellation ---- */
+
+static _Atomic int launching; /* the step at which the other thread is */
+static _Atomic bool cancelled;
+
+/* May be cancelled inside of its launches only, and not by the driver itself: it leaves at the test
+   behind the last. */
+static void *launches(void *steps) {
+  int before;
+  CU(cuCtxSetCurrent(trainer.context));
+  for (int i = 0; i < *(int *)steps; i++) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    CU(trainer_number(&trainer));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    atomic_store(&launching, i + 1);
+    CU(trainer_launch(&trainer));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    CU(trainer_gradients(&trainer));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+  }
+  while (!atomic_load(&cancelled)) /* asked, that is */
+    sched_yield();
+  pthread_testcancel();
+  return NULL;
+}
+
+/* `at`: the launch at which the thread is cancelled. It may be the first one to be taken over. */
+static void cancel(const char *at) {
+  int steps = 5;
+  pthread_t thread;
+  void *result = NULL;
+  train(1);
+  CHECK(pthread_create(&thread, NULL, launches, &steps) == 0);
+  while (atomic_load(&launching) < atoi(at))
+    usleep(100);
+  CHECK(pthread_cancel(thread) == 0);
+  atomic_store(&cancelled, true);
+  CHECK(pthread_join(thread, &result) == 0);
+  printf("thread: %s\n", result == PTHREAD_CANCELED ? "cancelled" : "ended");
+  CU(trainer_steps(&trainer, 3)); /* nothing that the thread held is missing */
+  print_hash("program", &trainer);
+}
+
+/* ---- signals ---- */
+
+static _Atomic long alarms;
+static void on_alarm(int unused) {
+  (void)unused;
+  atomic_fetch_add(&alarms, 1);
+}
+
+/* A timer interrupts whatever waits, a thousand times a second; SA_RESTART is not set. */
+static void interrupted(const char *unused) {
+  (void)unused;
+  const struct sigaction action = {.sa_handler = on_alarm};
+  const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+  CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+  train(8);
+  print_hash("program", &trainer);
+  CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+  printf("%s\n", atomic_load(&alarms) > 5 ? "interrupted" : "left alone");
+}
+
+/* ---- ends while another thread launches ---- */
+
+static void *steps_for_ever(void *unused) {
+  (void)unused;
+  if (cuCtxSetCurrent(trainer.context) == CUDA_SUCCESS)
+    while (trainer_steps(&trainer, 1) == CUDA_SUCCESS)
+      atomic_fetch_add(&launching, 1);
+  return NULL;
+}
+
+static void exit_beside(const char *unused) {
+  (void)unused;
+  pthread_t thread;
+  train(2);
+  CHECK(pthread_create(&thread, NULL, steps_for_ever, NULL) == 0);
+  while (atomic_load(&launching) < 4)
+    usleep(100);
+  printf("exit\n");
+  exit(7);
+}
+
+int main(int count, char **list) {
+  static const struct word words[] = {
+      {"cancel", cancel}, {"interrupted", interrupted}, {"exit-beside", exit_beside}, {NULL, NULL}};
+  return run_word(count, list, words);
+}
