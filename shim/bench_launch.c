@@ -1,6 +1,6 @@
-/* What a launch costs when it meets the hooks and nothing is to be done: a program of its own, with
-   this library linked in and a driver of empty functions in the same process. Each row compares
-   launches through the wrapper with launches straight into the empty function, in turns, and prints
+/* What a launch or a copy costs when it meets the hooks and nothing is to be done: a program of its
+   own, with this library linked in and a driver of empty functions in the same process. Each row
+   compares calls of the wrapper with calls straight into the empty function, in turns, and prints
    the difference; the fastest of several turns counts, since everything that disturbs only adds. */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -146,6 +146,29 @@ static void row(const struct kernel *kernel, unsigned moved, bool last) {
          kernel->count * kernel->bytes, moved, hooked - bare, bare, last ? "" : ",\n ");
 }
 
+/* Copies to and from memory that is none of ours. */
+typedef __typeof__(driver.cuMemcpyHtoDAsync_v2) copy_function;
+
+static double ns_per_copy(copy_function volatile copy) {
+  static char host[64];
+  double start = seconds();
+  for (int i = 0; i < LAUNCHES; i++)
+    if (copy(0x1000000, host, sizeof host, NULL) != CUDA_SUCCESS)
+      abort();
+  return (seconds() - start) * 1e9 / LAUNCHES;
+}
+
+static double copy_overhead(void) {
+  double hooked = 1e9, bare = 1e9;
+  for (int turn = 0; turn < TURNS; turn++) {
+    double through = ns_per_copy(hook_cuMemcpyHtoDAsync_v2);
+    double straight = ns_per_copy(driver.cuMemcpyHtoDAsync_v2);
+    hooked = through < hooked ? through : hooked;
+    bare = straight < bare ? straight : bare;
+  }
+  return hooked - bare;
+}
+
 int main(void) {
   CUdeviceptr pointer;
   (void)setenv("OFFLOAD_PIECE", "4096", 1);
@@ -161,6 +184,7 @@ int main(void) {
   printf("{\"launch_overhead_ns\": [\n ");
   for (int i = 0; i < KERNELS; i++)
     row(&kernels[i], 0, false);
+  const double copy_none_moved = copy_overhead();
   if (range_create(&pointer, (size_t)MOVED * PIECE_BYTES, PIECE_HOST) != CUDA_SUCCESS ||
       !range_any_host()) {
     fprintf(stderr, "launch-bench: no range on the host could be made\n");
@@ -168,6 +192,8 @@ int main(void) {
   }
   for (int i = 0; i < KERNELS; i++)
     row(&kernels[i], MOVED, i == KERNELS - 1);
-  printf("]}\n");
+  printf("],\n\"copy_overhead_ns\": [\n {\"moved\": 0, \"ns\": %.1f},\n {\"moved\": %d, \"ns\": "
+         "%.1f}]}\n",
+         copy_none_moved, MOVED, copy_overhead());
   return EXIT_SUCCESS;
 }

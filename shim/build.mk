@@ -77,6 +77,25 @@ $(B)/launch-bench: $(B)/shim/bench_launch.o $(B)/shim/whole.o
 BENCHES += $(B)/launch-bench
 ALL += $(B)/launch-bench
 
+# What the preload costs from outside: programs' start-up, and single calls on an empty driver.
+BENCH := $(B)/bench
+$(BENCH)/libcuda.so.1: shim/bench_driver.c shim/bench_answers.c shim/hooks.def shim/driver.h
+	@mkdir -p $(@D)
+	$(CC) $(SHIM_CFLAGS) -fno-builtin -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic $(filter %.c,$^) -o $@
+$(BENCH)/calls: shim/bench_calls.c $(BENCH)/libcuda.so.1
+	$(CC) $(SHIM_CFLAGS) $< -L$(BENCH) -l:libcuda.so.1 -ldl -o $@
+$(BENCH)/hello: shim/bench_hello.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(CHARLM_ARCH) -cudart shared -o $@ $<
+$(BENCH)/preload: shim/bench_preload.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< -o $@
+PRELOAD_BENCH := $(addprefix $(BENCH)/,preload libcuda.so.1 calls hello)
+ALL += $(PRELOAD_BENCH)
+# The interpreter itself: what is called python3 may be a script.
+BENCH_PYTHON = $(shell $(PYTHON) -c 'import sys; print(sys.executable)')
+BENCH_COMMANDS += "$(BENCH)/preload $(abspath $(B))/liboffload.so $(BENCH_PYTHON) $(B)/gpusim $(BENCH)/hello $(BENCH) $(BENCH)/calls"
+
 include tests/unit/memory.mk
 include tests/unit/step.mk
 include tests/e2e/environment/build.mk
