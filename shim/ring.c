@@ -359,29 +359,32 @@ struct ring_slot *ring_next(struct ring *ring) {
   return slot;
 }
 
-static bool gpu_lost(const struct ring *ring) {
-  const CUresult result = driver.cuStreamQuery(ring->down);
-  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+enum settled { IDLE, LOST, LATE };
+
+static enum settled settle(const struct ring *ring) {
+  enum { POLLS_PER_SECOND = 50 };
+  for (uint64_t waited = 0; waited < DRAIN_NS; waited += 1000000000u / POLLS_PER_SECOND) {
+    if (!ring->worker || worker_wait_idle(ring->worker, 1000000000u / POLLS_PER_SECOND))
+      return IDLE;
+    const CUresult result = driver.cuStreamQuery(ring->down);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+      return LOST;
+  }
+  return LATE;
 }
 
-void ring_notice_loss(const struct ring *ring) {
-  if (ring->worker && gpu_lost(ring))
+void ring_settle(const struct ring *ring) {
+  if (settle(ring) == LOST)
     worker_fail(ring->worker);
 }
 
 void ring_drain(struct ring *ring, const char *what) {
-  enum { POLLS_PER_SECOND = 50 };
-  if (!ring->worker)
+  const enum settled settled = settle(ring);
+  if (settled == IDLE)
     return;
-  bool lost = false;
-  for (uint64_t waited = 0; !lost && waited < DRAIN_NS; waited += 1000000000u / POLLS_PER_SECOND) {
-    if (worker_wait_idle(ring->worker, 1000000000u / POLLS_PER_SECOND))
-      return;
-    lost = gpu_lost(ring);
-  }
   report_line(LOG_NORMAL,
               "%s ends while optimizer steps are still in flight %s: they end as failed", what,
-              lost ? "on a GPU that no longer answers" : "after 10 seconds");
+              settled == LOST ? "on a GPU that no longer answers" : "after 10 seconds");
   worker_fail(ring->worker);
 }
 

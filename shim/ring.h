@@ -130,9 +130,10 @@ struct ring_slot *ring_next(struct ring *);
    in flight end as failed, with a line that begins with `what`. */
 void ring_drain(struct ring *, const char *what);
 
-/* Lets what is in flight end as failed if the GPU is lost: the worker must not wait in memory that
-   the context may take with it. */
-void ring_notice_loss(const struct ring *);
+/* Waits as long for the worker, too, and lets what is in flight end as failed on a GPU that is lost;
+   else it goes on. For a context that may end or not: with a lost one goes the memory in which the
+   worker waits. */
+void ring_settle(const struct ring *);
 
 /* Forgets a context: waits (bounded) for the worker, ends it and frees what is on the host. Driver
    objects go with the context; when it is `gone` already, none of them is named. */

@@ -353,7 +353,7 @@ static void forget_branches(struct function *function, void *context) {
 void step_context_may_end(CUcontext context) {
   const struct ring *ring = ring_find(context);
   if (ring)
-    ring_notice_loss(ring);
+    ring_settle(ring);
 }
 
 void step_forget_context(CUcontext context, bool gone) {

@@ -233,7 +233,15 @@ loaders() {
 
 @test "exit in the middle of a step ends the program as it would without, with a whole report" {
   left >before
-  each_mode ends exit
+  for mode in cpu stream; do
+    plainly ends exit
+    preloaded $mode ends exit
+    stepped $mode
+    said 1
+    same
+    assert_clean
+    expect ".functions[0] | .launches == 4 and .launches_direct == 1 and .launches_$mode == 3" "every launch accounted for"
+  done
   grep -q '^in flight: yes$' with.out
   left >after
   diff before after

@@ -101,6 +101,7 @@ static void lost_then(CUresult (*end)(void)) {
   print_hash("before", &trainers[0]);
   CU(cuModuleLoadData(&module, image));
   CU(cuModuleGetFunction(&bad, module, "bad"));
+  CU(trainer_steps(&trainers[0], 2)); /* so that those behind are queued before it runs */
   CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, trainers[0].stream, NULL, NULL));
   (void)trainer_steps(&trainers[0], 1);
   printf("end: %d\n", (int)end());
