@@ -240,7 +240,8 @@ static void note_end(const struct config *config) {
     report_reason("memory was asked for by %s alone, whose allocations stay native: set "
                   "OFFLOAD_CALLERS=%s to let them move",
                   report.refused_caller, report.refused_caller);
-  if (total(&t->steps) && !total(&t->allocations_seen) && small)
+  if (total(&t->steps) && !total(&t->allocations_seen) && small &&
+      !atomic_load_explicit(&report.state_elsewhere, memory_order_relaxed))
     report_reason("every allocation was smaller than OFFLOAD_MIN_ALLOCATION (%s; the largest was "
                   "%s): lower it",
                   size_text(config->min_allocation.bytes, least), size_text(small, largest));

@@ -35,6 +35,7 @@ struct report {
   _Atomic unsigned function_count;
   char reasons[REPORT_REASONS][256]; /* why something was not done; each sentence once */
   _Atomic unsigned reason_count;
+  _Atomic bool state_elsewhere;   /* state lies in memory that no call of cuMemAlloc made */
   char refused_caller[96];        /* file name of the first module whose allocation stayed native */
   _Atomic uint64_t largest_small; /* bytes of the largest allocation below the least size */
 };

@@ -1,11 +1,11 @@
 /* Telling by what call memory that isn't ours was made (elsewhere.h). Asked of the driver once per kind:
-   memory of cuMemCreate has a handle to retain, memory of cuMemAllocAsync has a pool; what is neither
-   came by cuMemAlloc, and other reasons say why it stayed native. */
+   memory of cuMemCreate has a handle to retain, memory of cuMemAllocAsync has a pool, managed memory
+   says so; what is none of these came by cuMemAlloc, and other reasons say why it stayed native. */
 #include "elsewhere.h"
 #include "../policy/report.h"
 #include "driver.h"
 
-enum kind { KIND_PLAIN, KIND_VIRTUAL, KIND_POOL, KINDS };
+enum kind { KIND_PLAIN, KIND_VIRTUAL, KIND_POOL, KIND_MANAGED, KINDS };
 
 static enum kind kind_of(uintptr_t address) {
   CUmemGenericAllocationHandle handle;
@@ -16,6 +16,12 @@ static enum kind kind_of(uintptr_t address) {
     (void)driver.cuMemRelease(handle);
     return KIND_VIRTUAL;
   }
+  bool managed = false;
+  if (driver.cuPointerGetAttribute &&
+      driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+          CUDA_SUCCESS &&
+      managed)
+    return KIND_MANAGED;
   if (driver.cuPointerGetAttribute &&
       driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
           CUDA_SUCCESS &&
@@ -37,6 +43,12 @@ void elsewhere_note(const struct moment *moments, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (!moments[i].range && !range_find(moments[i].address))
       bytes[kind_of(moments[i].address)] += moments[i].bytes;
+  if (bytes[KIND_PLAIN] != all)
+    atomic_store_explicit(&report.state_elsewhere, true, memory_order_relaxed);
+  if (bytes[KIND_MANAGED])
+    report_reason("%zu bytes of optimizer state lie in managed memory, which the driver moves "
+                  "itself, and are left to it",
+                  bytes[KIND_MANAGED]);
   if (bytes[KIND_VIRTUAL])
     report_reason("%zu bytes of optimizer state lie in virtual memory that the program maps itself "
                   "and stay there (PyTorch: take expandable_segments:True out of "

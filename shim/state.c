@@ -261,6 +261,29 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   }
 }
 
+/* State that would move but for who else has a hold on its memory. */
+static void say_held(const struct view *view) {
+  static bool said[2];
+  size_t bytes[2] = {0};
+  for (size_t i = 0; i < view->range_count; i++)
+    for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
+      const struct piece *piece = &view->ranges[i]->pieces[k];
+      if (!movable(view->ranges[i]) && piece->tier == PIECE_DEVICE &&
+          piece->streak >= piece->streak_needed)
+        bytes[atomic_load(&view->ranges[i]->graph_holds) != 0] += piece->named_bytes;
+    }
+  if (bytes[0] && !said[0])
+    report_reason("%zu bytes of state (and their partners) stay on the device: their memory was "
+                  "registered, exported, opened to a peer, or is used by too many streams",
+                  bytes[0]);
+  if (bytes[1] && !said[1])
+    report_reason("%zu bytes of state (and their partners) stay on the device as long as CUDA "
+                  "graphs name their memory; they move when those graphs are destroyed",
+                  bytes[1]);
+  said[0] |= bytes[0] != 0;
+  said[1] |= bytes[1] != 0;
+}
+
 /* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
 static void say_observed(const struct view *view, uint64_t step) {
   static bool said;
@@ -287,6 +310,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);
+    say_held(&view);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
     if (mode == MODE_OBSERVE) {

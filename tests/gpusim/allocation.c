@@ -229,6 +229,7 @@ static CUresult answer(void *out, CUpointer_attribute attribute, CUdeviceptr poi
     *(void **)out = (void *)pointer;
     break;
   case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+  case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* every block is one physical allocation */
     *(unsigned long long *)out = block->id;
     break;
   case CU_POINTER_ATTRIBUTE_IS_MANAGED:

@@ -288,11 +288,17 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
   return gpusim_copy_peer(to, to_context, from, from_context, bytes, stream, false);
 }
 
-/* ---- two and three dimensions: arrays are not simulated ---- */
+/* ---- two and three dimensions ---- */
 
 static CUresult side_of(struct side *side, CUmemorytype type, const void *host, CUdeviceptr device,
-                        size_t x, size_t y, size_t z, size_t pitch, size_t height,
+                        CUarray array, size_t x, size_t y, size_t z, size_t pitch, size_t height,
                         const struct transfer *t) {
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    device = gpusim_array(array, &pitch, &height);
+    if (device == 0 || x + t->width > pitch || y + t->height > height)
+      return CUDA_ERROR_INVALID_VALUE;
+    type = CU_MEMORYTYPE_DEVICE;
+  }
   if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
     return CUDA_ERROR_NOT_SUPPORTED;
   side->device = -1;
@@ -307,11 +313,11 @@ CUresult gpusim_copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait) {
   if (p == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   struct transfer t = {.width = p->WidthInBytes, .height = p->Height, .depth = 1};
-  CUresult result = side_of(&t.to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes,
-                            p->dstY, 0, p->dstPitch, 0, &t);
+  CUresult result = side_of(&t.to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
+                            p->dstXInBytes, p->dstY, 0, p->dstPitch, 0, &t);
   if (result == CUDA_SUCCESS)
-    result = side_of(&t.from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY,
-                     0, p->srcPitch, 0, &t);
+    result = side_of(&t.from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
+                     p->srcXInBytes, p->srcY, 0, p->srcPitch, 0, &t);
   return result == CUDA_SUCCESS ? transfer(t, stream, wait ? SYNCHRONOUS : ASYNCHRONOUS) : result;
 }
 
@@ -319,11 +325,11 @@ static CUresult copy_of_3d(const CUDA_MEMCPY3D *p, struct transfer *t) {
   if (p == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   *t = (struct transfer){.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
-  CUresult result = side_of(&t->to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes,
-                            p->dstY, p->dstZ, p->dstPitch, p->dstHeight, t);
+  CUresult result = side_of(&t->to, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstArray,
+                            p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight, t);
   if (result == CUDA_SUCCESS)
-    result = side_of(&t->from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY,
-                     p->srcZ, p->srcPitch, p->srcHeight, t);
+    result = side_of(&t->from, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcArray,
+                     p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight, t);
   return result;
 }
 

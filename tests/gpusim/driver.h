@@ -88,7 +88,8 @@ enum gpusim_handle_kind {
   HANDLE_POOL,
   HANDLE_GRAPH,
   HANDLE_GRAPH_NODE,
-  HANDLE_GRAPH_EXEC
+  HANDLE_GRAPH_EXEC,
+  HANDLE_ARRAY
 };
 void gpusim_handle_add(const void *handle, enum gpusim_handle_kind, void *owner);
 void gpusim_handle_remove(const void *handle);
@@ -370,6 +371,9 @@ CUresult gpusim_capture_child(struct CUstream_st *, CUgraph);
 void gpusim_modules_free(CUcontext);
 CUresult gpusim_kernel_of(const void *handle, struct gpusim_kernel **);
 int gpusim_kernel_dynamic_limit(const struct gpusim_kernel *);
+
+/* ---- array.c: where its first byte lies, and its rows; 0: no array ---- */
+uintptr_t gpusim_array(CUarray, size_t *pitch, size_t *rows);
 
 /* ---- copy.c: what the per-thread-stream names call with a stream of their own; `wait`: the
  * synchronous form ---- */

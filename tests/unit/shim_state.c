@@ -230,6 +230,29 @@ static const char *two_paces(void) {
   return NULL;
 }
 
+/* What another device's streams read is waited for in their own context; it is slow there. */
+static const char *other_streams(void) {
+  CUcontext first, second = other_device();
+  struct pair old = make_pair(2 * PIECE, 1), kept = make_pair(PIECE, 3), both[2] = {old, kept};
+  CUdeviceptr buffer;
+  CHECK(second && !driver.cuCtxGetCurrent(&first));
+  CHECK(!names(both, 2, NULL) && !names(both, 2, NULL) && on_host(&old) == 4);
+  CHECK(!driver.cuCtxSetCurrent(second) && !driver.cuMemAlloc_v2(&buffer, 2 * PIECE));
+  const CUstream streams[2] = {new_stream(), NULL};
+  for (size_t i = 0; i < 2; i++) {
+    delay(streams[i], 60);
+    state_foreign_access(i ? old.v : old.m, PIECE, streams[i], false);
+    CHECK(!driver.cuMemcpyPeerAsync(buffer + i * PIECE, second, i ? old.v : old.m, first, PIECE,
+                                    streams[i]));
+  }
+  CHECK(!driver.cuCtxSetCurrent(first));
+  CHECK(!names(&kept, 1, NULL) && !names(&kept, 1, NULL)); /* the last step left the others out */
+  CHECK(on_host(&old) == 0 && pair_holds(&old, 1) && !reported("put off"));
+  CHECK(!driver.cuCtxSetCurrent(second) && !driver.cuCtxSynchronize());
+  CHECK(holds(buffer, PIECE, 1));
+  return NULL;
+}
+
 static const char *steps_again(void) {
   struct pair pair = make_pair(PIECE, 1);
   CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && state_step() == 2);
@@ -611,6 +634,8 @@ int main(void) {
   TEST_CASE("freed memory is forgotten", "", freed_range);
   TEST_CASE("state on two devices moves on both", "GPUSIM_DEVICES=2", two_devices);
   TEST_CASE("steps of one device leave what is known of the other", "GPUSIM_DEVICES=2", two_paces);
+  TEST_CASE("what another device's streams read is waited for before it goes home",
+            "GPUSIM_DEVICES=2", other_streams);
   TEST_CASE("after all was freed, or the context went, the first launch is a step", "",
             steps_again);
   TEST_CASE("moving waits for every stream that touched the range", "", late_writes);

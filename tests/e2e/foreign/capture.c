@@ -7,11 +7,11 @@
                            another thread, which waits until `end`)
    to:G                    the same, relaxed, into graph G, which begins empty if it isn't there
    record:WHAT             into the capture: copy (of m, by a copy node), fill (of m), kernel (reading m),
-                           adam, exec:X (a launch of X), fork (a copy in a stream that joins by events)
+                           other (reading g), adam, exec:X (a launch of X), fork (a copy in a stream that joins by events)
    beside:WHAT             while it is open, on a stream that doesn't capture: step, free (in its order)
    end[:G]                 the capture ends; its graph is G (a letter)
    broken                  the capture is invalidated and ends
-   graph:G  kernel:G  copy:G  child:G:H  clone:G:H  instantiate:G:X  update:X:G  set:X:G
+   graph:G  kernel:G  other:G  copy:G  child:G:H  clone:G:H  instantiate:G:X  update:X:G  set:X:G
                            an empty graph; nodes made by hand; H into G; H a copy of G; X made of G; X as
                            G; the first node of G, in X, reads v and not m
    launch:X                on the trainer's stream, in order with its steps
@@ -117,6 +117,8 @@ static void record(const char *what, char name) {
     CU(cuMemsetD32Async(trainer.m, 0x3a83126f, ELEMENTS, capturing));
   } else if (!strcmp(what, "kernel")) {
     copy_launch(trainer.copy, buffer, trainer.m, ELEMENTS, capturing);
+  } else if (!strcmp(what, "other")) {
+    copy_launch(trainer.copy, buffer, trainer.g, ELEMENTS, capturing);
   } else if (!strcmp(what, "adam")) {
     trainer_launch_adam(&trainer, capturing);
   } else if (!strcmp(what, "exec")) {
@@ -157,9 +159,9 @@ static CUDA_KERNEL_NODE_PARAMS kernel_node(struct copy_launch *launch, CUdevicep
                                    .kernelParams = launch->parameters};
 }
 
-static void add_kernel(CUgraph graph) {
+static void add_kernel(CUgraph graph, CUdeviceptr from) {
   struct copy_launch launch;
-  CUDA_KERNEL_NODE_PARAMS parameters = kernel_node(&launch, trainer.m);
+  CUDA_KERNEL_NODE_PARAMS parameters = kernel_node(&launch, from);
   CUgraphNode node;
   CU(cuGraphAddKernelNode(&node, graph, NULL, 0, &parameters));
 }
@@ -208,7 +210,9 @@ static bool graph_word(char **parts) {
   if (is(parts, "graph"))
     CU(cuGraphCreate(&graphs[first], 0));
   else if (is(parts, "kernel"))
-    add_kernel(graphs[first]);
+    add_kernel(graphs[first], trainer.m);
+  else if (is(parts, "other"))
+    add_kernel(graphs[first], trainer.g);
   else if (is(parts, "copy"))
     add_copy(graphs[first]);
   else if (is(parts, "child"))
@@ -218,7 +222,7 @@ static bool graph_word(char **parts) {
   else if (is(parts, "instantiate"))
     CU(cuGraphInstantiate(&executables[second], graphs[first], 0));
   else if (is(parts, "update"))
-    CU(cuGraphExecUpdate(executables[first], graphs[second], &info));
+    printf("update %s\n", cu_name(cuGraphExecUpdate(executables[first], graphs[second], &info)));
   else if (is(parts, "set"))
     set_first(executables[first], graphs[second]);
   else if (is(parts, "launch"))
