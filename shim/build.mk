@@ -77,6 +77,12 @@ $(B)/launch-bench: $(B)/shim/bench_launch.o $(B)/shim/whole.o
 BENCHES += $(B)/launch-bench
 ALL += $(B)/launch-bench
 
+# What it costs to tell who asks for an allocation.
+$(B)/caller-bench: $(B)/shim/bench_caller.o $(B)/shim/whole.o
+	$(CC) $(CFLAGS_ALL) $^ $(SHIM_LIBS) -o $@
+BENCHES += $(B)/caller-bench
+ALL += $(B)/caller-bench
+
 # What the preload costs from outside: programs' start-up, and single calls on an empty driver.
 BENCH := $(B)/bench
 $(BENCH)/libcuda.so.1: shim/bench_driver.c shim/bench_answers.c shim/hooks.def shim/driver.h

@@ -4,7 +4,7 @@ load ../lib/e2e
 
 @test "the bench writes every row it promises" {
   out=$BATS_TEST_TMPDIR/bench.json
-  python3 "$ROOT/tests/bench.py" "$out" "$BUILD/adam-bench --elements 1000000 --rounds 1" "$BUILD/launch-bench" \
+  python3 "$ROOT/tests/bench.py" "$out" "$BUILD/adam-bench --elements 1000000 --rounds 1" "$BUILD/launch-bench" "$BUILD/caller-bench" \
     "$BUILD/bench/preload $LIBOFFLOAD $(python3 -c 'import sys; print(sys.executable)') $BUILD/gpusim $BUILD/bench/hello $BUILD/bench $BUILD/bench/calls 3"
   jq -e '.triad_bytes_per_s > 0' "$out"
   jq -e '[.adam[] | .isa, .threads, .generation] | length > 0' "$out"
@@ -13,6 +13,9 @@ load ../lib/e2e
   jq -e '[.launch_overhead_ns[] | [.bytes, .moved]] | sort ==
     [[0, 0], [0, 1000], [96, 0], [96, 1000], [25544, 0], [25544, 1000]]' "$out"
   jq -e '[.launch_overhead_ns[].ns] | all(. >= 0)' "$out"
+  jq -e '[.caller_lookup_ns[] | [.way, .depth]] == [["first walk", 1], ["direct", 0], ["walk", 1], ["walk", 4], ["walk", 16], ["walk", 64]]' "$out"
+  # Deeper stacks were walked, up to the frames that are looked at.
+  jq -e '[.caller_lookup_ns[] | select(.way == "walk").ns] | .[0] > 0 and .[2] > .[0]' "$out"
   jq -e '[.copy_overhead_ns[].moved] == [0, 1000]' "$out"
   jq -e '[.startup[] | .program] == ["python3 -c pass", "CUDA hello"]' "$out"
   jq -e '[.startup[] | .pairs == 3 and .clock_ratio > 0 and .processor_ratio > 0 and .hooked_clock_ms > 0 and
