@@ -1,6 +1,7 @@
 /* The report: valid against policy/report.schema.json whatever the strings hold, replacing files whole and nothing else; counters, rows and
    reasons; the lines on stderr. */
 #include "policy/report.h"
+#include "policy/report_file.h"
 #include "tests/lib/tap.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -105,6 +106,16 @@ static void test_file(void) {
   char command[128];
   snprintf(command, sizeof command, "ls %s | grep -q tmp", directory);
   tap_ok(system(command) != 0, "no temporary file is left");
+}
+
+static void test_path(void) {
+  char path[64], expected[64], shortest[4];
+  snprintf(expected, sizeof expected, "a%%b/%d.%d%%", (int)getpid(), (int)getpid());
+  tap_ok(report_file_path("a%b/%p.%p%", path, sizeof path) && strcmp(path, expected) == 0,
+         "%p in the path becomes the process's number, and nothing else changes");
+  tap_ok(!report_file_path("long", shortest, sizeof shortest) &&
+             report_file_path("fit", shortest, sizeof shortest) && !strcmp(shortest, "fit"),
+         "a path that is too long is refused");
 }
 
 static void test_unwritable(void) {
@@ -361,6 +372,7 @@ int main(void) {
     return 1;
   snprintf(path, sizeof path, "%s/report.json", directory);
   test_file();
+  test_path();
   test_unwritable();
   test_links();
   test_special_files();
