@@ -109,10 +109,10 @@ static void test_file(void) {
 }
 
 static void test_path(void) {
-  char path[64], expected[64], shortest[4];
+  char result[64], expected[64], shortest[4];
   snprintf(expected, sizeof expected, "a%%b/%d.%d%%", (int)getpid(), (int)getpid());
-  tap_ok(report_file_path("a%b/%p.%p%", path, sizeof path) && strcmp(path, expected) == 0,
-         "%p in the path becomes the process's number, and nothing else changes");
+  tap_ok(report_file_path("a%b/%p.%p%", result, sizeof result) && strcmp(result, expected) == 0,
+         "the two characters percent and p in the path become the process's number, others stay");
   tap_ok(!report_file_path("long", shortest, sizeof shortest) &&
              report_file_path("fit", shortest, sizeof shortest) && !strcmp(shortest, "fit"),
          "a path that is too long is refused");
