@@ -58,11 +58,12 @@ check-shell: check-listed
 	@echo 'shellcheck: $(words $(SHELL_FILES)) files'
 
 # What came out of the linker.
-check-linked: $(B)/liboffload.so $(B)/liboffload-adam.so
+INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+check-linked: $(INSTALLED)
 	@tests/check/exports $(B)/liboffload.so shim/exports.txt && tests/check/exports $(B)/liboffload-adam.so tests/check/adam_exports.txt && \
-	  tests/check/symbols $(B)/liboffload.so $(B)/liboffload-adam.so && tests/check/dlsym $(B)/liboffload.so && \
-	  echo 'linked: exports, glibc versions, hardening and the dlsym wrapper are as they should be'
+	  tests/check/symbols $(INSTALLED) && tests/check/starts $(INSTALLED) && tests/check/dlsym $(B)/liboffload.so && \
+	  echo 'linked: exports, glibc versions, hardening, start and the dlsym wrapper are as they should be'
 
-check-rules:
-	@tests/check/table_lock $(wildcard shim/*.c) && $(PYTHON) tests/check/claims.py && $(PYTHON) tests/check/readme_tables.py && \
-	  echo 'rules: locks, claims, READMEs'
+check-rules: $(SHIM_HDR)
+	@tests/check/locks $(CHECK)/ir $(READ_FLAGS) -- $(SHIM_SRC) $(POLICY_SRC) && $(PYTHON) tests/check/claims.py && \
+	  $(PYTHON) tests/check/readme_tables.py && echo 'rules: locks, claims, READMEs'
