@@ -73,10 +73,17 @@ void *driver_route(void *real) {
   }
 }
 
+static bool is_wrapper(const void *function) {
+  for (unsigned i = 0; i < HOOKS; i++)
+    if (function == hooks[i].wrapper)
+      return true;
+  return false;
+}
+
 /* The first hook that brings a function keeps it. */
 static void add_route(unsigned hook, unsigned way, void *real) {
   unsigned entry = hook * WAYS + way;
-  if (!real || driver_route(real) != real)
+  if (!real || driver_route(real) != real || is_wrapper(real))
     return;
   atomic_store_explicit(&known[entry], real, memory_order_relaxed);
   for (unsigned at = slot_of(real);; at = (at + 1) % ROUTE_SLOTS) {
@@ -116,9 +123,11 @@ struct source {
   struct elf_object object;
 };
 
+/* A library behind us that hooks dlsym too answers with its own wrappers, which we then go through;
+   but where it names one, its reference may mean ours, since we come first. */
 static void *look_up(const struct source *source, const char *symbol) {
-  return source->library ? dlsym_real(source->library, symbol)
-                         : elf_function(&source->object, symbol);
+  void *found = source->library ? dlsym_real(source->library, symbol) : NULL;
+  return found && !is_wrapper(found) ? found : elf_function(&source->object, symbol);
 }
 
 static void fill(const struct source *source) {
@@ -148,7 +157,7 @@ bool driver_resolve(void) {
     return true;
   }
   source.library = dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD); /* kept: pointers into it stay */
-  if (!source.library)
+  if (!source.library || !elf_object_named(DRIVER, &source.object))
     return false;
   fill(&source);
   (void)dlerror(); /* lookups that failed here are nobody else's concern */

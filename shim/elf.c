@@ -103,6 +103,17 @@ static const char *base_name(const char *path) {
   return base;
 }
 
+const char *elf_file_before_us(const char *name) {
+  for (const struct link_map *listed = first_object(); listed; listed = listed->l_next) {
+    struct elf_object object = {.base = listed->l_addr, .dynamic = listed->l_ld};
+    if (object.dynamic == _DYNAMIC)
+      return NULL;
+    if (elf_function(&object, name))
+      return base_name(listed->l_name);
+  }
+  return NULL;
+}
+
 static const char *string_of(const struct elf_object *object, const ElfW(Dyn) * entry) {
   const char *strings = tables_of(object).strings;
   return strings ? strings + entry->d_un.d_val : "";

@@ -42,6 +42,10 @@ void *elf_needed_function(const struct elf_object *object, const char *name);
 /* The same as elf_next_function, for objects that may have been loaded later. */
 void *elf_loaded_function(const char *name);
 
+/* The file name of an object in front of this library that defines a function, "" for the program,
+   NULL for none: lookups that pass there never reach us. Takes no lock; those stay loaded. */
+const char *elf_file_before_us(const char *name);
+
 /* Changes whenever an object is loaded or unloaded. */
 uint64_t elf_generation(void);
 #endif

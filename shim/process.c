@@ -9,6 +9,7 @@
 #include "../policy/report.h"
 #include "cancel.h"
 #include "driver.h"
+#include "elf.h"
 #include "step.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -76,6 +77,14 @@ static void print_problems(void) {
   }
 }
 
+static void note_other_hooks(void) {
+  const char *other = elf_file_before_us("dlsym");
+  if (other)
+    report_reason("%s hooks dlsym too and stands before this library: driver functions that are "
+                  "looked up may pass by; name liboffload.so first in LD_PRELOAD",
+                  *other ? other : "the program");
+}
+
 static void begin(void) {
   pid_t nobody = 0;
   if (getauxval(AT_SECURE)) /* a privileged program: its environment is not to be trusted */
@@ -87,6 +96,7 @@ static void begin(void) {
     return;
   report_configure(&settings);
   print_problems();
+  note_other_hooks();
   void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED || pthread_atfork(NULL, NULL, in_child)) {
