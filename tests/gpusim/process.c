@@ -1,7 +1,9 @@
 /* The process: cuInit, the locks, what each thread carries, and how entry points are found. A
    forked child of an initialised process can't use CUDA, as with a driver. */
 #include "tests/gpusim/driver.h"
+#include <dlfcn.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 pthread_mutex_t gpusim_mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialised;
@@ -39,6 +41,22 @@ static void initialise(void) {
   atomic_store_explicit(&initialised, true, memory_order_release);
 }
 
+/* A tool's library (CUDA_INJECTION64_PATH) is loaded and begins inside the first cuInit. It may call
+   CUDA, cuInit too. */
+static void inject(void) {
+  static atomic_bool begun;
+  const char *path = getenv("CUDA_INJECTION64_PATH");
+  if (path == NULL || *path == 0 || atomic_exchange(&begun, true))
+    return;
+  int (*begin)(void) = NULL;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library != NULL)
+    *(void **)&begin = dlsym(library, "InitializeInjection");
+  gpusim_trace(1, "injection of %s: %s", path, begin == NULL ? "not found" : "begins");
+  if (begin != NULL)
+    (void)begin();
+}
+
 CUresult cuInit(unsigned flags) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (flags != 0)
@@ -46,6 +64,7 @@ CUresult cuInit(unsigned flags) {
   if (atomic_load_explicit(&forked, memory_order_relaxed))
     return CUDA_ERROR_NOT_INITIALIZED;
   pthread_once(&once, initialise);
+  inject();
   return gpusim_settings.devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
