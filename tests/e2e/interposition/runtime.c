@@ -4,6 +4,10 @@ void __cudaRegisterFunction(void **, const char *, char *, const char *, int, vo
                             void *, void *, int *);
 long registered_count(void);
 static long count;
+#if RUNTIME == 2
+/* Its functions lie elsewhere in the object than those of the first. */
+__asm__(".text\n.skip 64, 0xcc\n");
+#endif
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
                             int limit, void *tid, void *bid, void *block, void *grid, int *size) {
   if (count++ == 0)
