@@ -97,9 +97,13 @@ static void add_route(unsigned hook, unsigned way, void *real) {
   }
 }
 
+static void *slot_now(void **slot) {
+  return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+}
+
 static void set_once(void **slot, void *real) {
   void *empty = NULL;
-  if (real)
+  if (real && !slot_now(slot))
     (void)__atomic_compare_exchange_n(slot, &empty, real, false, __ATOMIC_RELEASE,
                                       __ATOMIC_RELAXED);
 }
@@ -110,10 +114,14 @@ static void *proc_address(const struct hook *hook) {
   cuuint64_t flags = hook->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                       : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   CUresult result = CUDA_ERROR_NOT_FOUND;
-  if (driver.cuGetProcAddress_v2)
-    result = driver.cuGetProcAddress_v2(hook->base, &real, hook->version, flags, NULL);
-  else if (driver.cuGetProcAddress)
-    result = driver.cuGetProcAddress(hook->base, &real, hook->version, flags);
+  __typeof__(driver.cuGetProcAddress_v2) newer =
+      __atomic_load_n(&driver.cuGetProcAddress_v2, __ATOMIC_ACQUIRE);
+  __typeof__(driver.cuGetProcAddress) older =
+      __atomic_load_n(&driver.cuGetProcAddress, __ATOMIC_ACQUIRE);
+  if (newer)
+    result = newer(hook->base, &real, hook->version, flags, NULL);
+  else if (older)
+    result = older(hook->base, &real, hook->version, flags);
   return result == CUDA_SUCCESS ? real : NULL;
 }
 
@@ -140,7 +148,7 @@ static void fill(const struct source *source) {
     set_once(uses[i].slot, look_up(source, uses[i].symbol));
   /* A driver without the symbol may still answer its base name, with an older version. */
   for (unsigned i = 0; i < HOOKS; i++)
-    if (*hooks[i].slot)
+    if (slot_now(hooks[i].slot))
       add_route(i, 1, proc_address(&hooks[i]));
   atomic_store_explicit(&resolved, true, memory_order_release);
 }

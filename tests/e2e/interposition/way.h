@@ -48,8 +48,11 @@ __attribute__((unused)) static int way_use(const struct way *way) {
   size_t bytes = 0;
   char *in = malloc(WAY_BYTES), *out = calloc(1, WAY_BYTES);
   int failed = !in || !out;
-  if (failed)
+  if (failed) {
+    free(in);
+    free(out);
     return failed;
+  }
   memset(in, 0x5a, WAY_BYTES);
 #define STEP(symbol, arguments)                                                                    \
   do {                                                                                             \
