@@ -34,8 +34,8 @@ static const char *kernel_path;
 static struct trainer trainer;
 static CUdeviceptr buffer; /* what copies of the state go to */
 static CUstream own, forked, capturing;
-static CUgraph graphs[128];
-static CUgraphExec executables[128];
+static CUgraph graphs[256];
+static CUgraphExec executables[256];
 static CUevent fork_event, join_event;
 
 static pthread_t other;
@@ -107,7 +107,7 @@ static void end(char name) {
   }
   CU(cuGraphGetNodes(graph, NULL, &nodes));
   printf("captured %zu nodes\n", nodes);
-  graphs[(int)name] = graph;
+  graphs[(unsigned char)name] = graph;
 }
 
 static void record(const char *what, char name) {
@@ -122,7 +122,7 @@ static void record(const char *what, char name) {
   } else if (!strcmp(what, "adam")) {
     trainer_launch_adam(&trainer, capturing);
   } else if (!strcmp(what, "exec")) {
-    CU(cuGraphLaunch(executables[(int)name], capturing));
+    CU(cuGraphLaunch(executables[(unsigned char)name], capturing));
   } else if (!strcmp(what, "fork")) {
     CU(cuEventRecord(fork_event, capturing));
     CU(cuStreamWaitEvent(forked, fork_event, 0));
@@ -204,7 +204,7 @@ static bool is(char **parts, const char *word) {
 
 /* True when the word is of those that name graphs. */
 static bool graph_word(char **parts) {
-  const int first = parts[1] ? parts[1][0] : 0, second = parts[2] ? parts[2][0] : 0;
+  const unsigned char first = (unsigned char)parts[1][0], second = (unsigned char)parts[2][0];
   CUgraphNode node;
   CUgraphExecUpdateResultInfo info;
   if (is(parts, "graph"))
@@ -243,19 +243,19 @@ static void run(char **parts) {
     trainer_train(&trainer, (unsigned)atoi(parts[1]));
     trainer_print(&trainer);
   } else if (is(parts, "begin")) {
-    begin(parts[1], parts[2] ? parts[2] : "own");
+    begin(parts[1], *parts[2] ? parts[2] : "own");
   } else if (is(parts, "to")) {
-    CUgraph *graph = &graphs[(int)parts[1][0]];
+    CUgraph *graph = &graphs[(unsigned char)parts[1][0]];
     if (!*graph)
       CU(cuGraphCreate(graph, 0));
     capturing = own;
     CU(cuStreamBeginCaptureToGraph(own, *graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
   } else if (is(parts, "record")) {
-    record(parts[1], parts[2] ? parts[2][0] : 0);
+    record(parts[1], parts[2][0]);
   } else if (is(parts, "beside")) {
     beside(parts[1]);
   } else if (is(parts, "end")) {
-    end(parts[1] ? parts[1][0] : 'a');
+    end(*parts[1] ? parts[1][0] : 'a');
   } else if (is(parts, "broken")) {
     CUgraph graph;
     (void)cuStreamSynchronize(capturing);
@@ -285,7 +285,8 @@ int main(int count, char **words) {
   kernel_path = words[1];
   open_all();
   for (int i = 2; i < count; i++) {
-    char *parts[4] = {0}, *rest = words[i];
+    static char none[] = "";
+    char *parts[] = {none, none, none}, *rest = words[i];
     for (int k = 0; k < 3 && rest; k++)
       parts[k] = strsep(&rest, ":");
     run(parts);

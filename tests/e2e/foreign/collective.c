@@ -14,11 +14,13 @@
       return __LINE__;                                                                             \
   } while (0)
 
+/* clang-format off: it finds no end of reordering this list */
 #define FUNCTIONS(F)                                                                               \
   F(cuMemCreate)                                                                                   \
   F(cuMemRelease) F(cuMemAddressReserve) F(cuMemAddressFree) F(cuMemMap) F(cuMemUnmap)             \
       F(cuMemSetAccess) F(cuMemRetainAllocationHandle) F(cuMemGetAddressRange)                     \
           F(cuMemGetAllocationGranularity) F(cuPointerGetAttribute)
+/* clang-format on */
 #define DECLARE(name) static __typeof__(&name) p_##name;
 FUNCTIONS(DECLARE)
 

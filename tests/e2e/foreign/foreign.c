@@ -441,7 +441,8 @@ int main(int count, char **words) {
                : !strcmp(kind, "pool")    ? in_pool
                                           : in_managed);
   for (int i = kind ? 3 : 2; i < count; i++) {
-    char *parts[4] = {0}, *rest = words[i];
+    static char none[] = "";
+    char *parts[] = {none, none, none}, *rest = words[i];
     for (int k = 0; k < 3 && rest; k++)
       parts[k] = strsep(&rest, ":");
     run(parts);
