@@ -263,6 +263,17 @@ static void test_threads(CUstream stream) {
   tap_ok((CUresult)(uintptr_t)result == CUDA_SUCCESS, "a relaxed one in any");
 }
 
+static void test_destroyed(CUdeviceptr memory) {
+  CUstream stream, other;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  MUST(cuMemsetD8Async(memory, 1, 16, stream));
+  MUST(cuStreamDestroy(stream));
+  tap_ok(cuStreamSynchronize(other) == CUDA_SUCCESS, "a stream that is destroyed ends its capture");
+  MUST(cuStreamDestroy(other));
+}
+
 int main(void) {
   CUcontext context = start();
   CUdeviceptr memory;
@@ -278,5 +289,6 @@ int main(void) {
   CUstream side;
   MUST(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
   test_forks(free_one, side, memory);
+  test_destroyed(memory);
   return tap_done();
 }

@@ -259,6 +259,58 @@ static void test_pool(void) {
   MUST(cuStreamDestroy(stream));
 }
 
+static void test_arrays(void) {
+  const CUDA_ARRAY_DESCRIPTOR shape = {64, 4, CU_AD_FORMAT_FLOAT, 1};
+  CUDA_ARRAY_DESCRIPTOR told;
+  CUarray array;
+  CUdeviceptr memory;
+  MUST(cuMemAlloc(&memory, 4096));
+  MUST(cuMemsetD32(memory, 7, 1024));
+  MUST(cuArrayCreate(&array, &shape));
+  MUST(cuArrayGetDescriptor(&told, array));
+  tap_ok(told.Width == 64 && told.Height == 4, "an array tells its shape");
+  CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcDevice = memory,
+                        .srcPitch = 512,
+                        .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                        .dstArray = array,
+                        .dstY = 1,
+                        .WidthInBytes = 256,
+                        .Height = 3};
+  MUST(cuMemcpy2D(&copy));
+  MUST(cuMemsetD32(memory, 0, 1024));
+  copy = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                         .srcArray = array,
+                         .srcY = 3,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstDevice = memory + 1024,
+                         .dstPitch = 256,
+                         .WidthInBytes = 256,
+                         .Height = 1};
+  MUST(cuMemcpy2D(&copy));
+  MUST(cuCtxSynchronize());
+  tap_ok(device_word(memory + 1024) == 7 && device_word(memory + 1276) == 7 &&
+             device_word(memory + 1280) == 0,
+         "rows go into an array and out of it");
+  copy.Height = 2;
+  tap_ok(cuMemcpy2D(&copy) == CUDA_ERROR_INVALID_VALUE, "a copy beyond an array is refused");
+  MUST(cuArrayDestroy(array));
+  tap_ok(cuArrayDestroy(array) == CUDA_ERROR_INVALID_HANDLE, "an array is destroyed once");
+  MUST(cuMemFree(memory));
+}
+
+static void test_ipc(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr memory, pooled;
+  MUST(cuMemAlloc(&memory, 4096));
+  MUST(cuMemAllocAsync(&pooled, 4096, NULL));
+  tap_ok(cuIpcGetMemHandle(&handle, memory) == CUDA_SUCCESS &&
+             cuIpcGetMemHandle(&handle, pooled) == CUDA_ERROR_INVALID_VALUE,
+         "legacy IPC handles are given for memory of cuMemAlloc, not for pooled memory");
+  MUST(cuMemFreeAsync(pooled, NULL));
+  MUST(cuMemFree(memory));
+}
+
 int main(void) {
   setenv("GPUSIM_MEMORY", "16MiB", 1);
   start();
@@ -270,5 +322,7 @@ int main(void) {
   test_rows();
   test_attributes();
   test_pool();
+  test_arrays();
+  test_ipc();
   return tap_done();
 }

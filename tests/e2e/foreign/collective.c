@@ -14,7 +14,8 @@
       return __LINE__;                                                                             \
   } while (0)
 
-/* clang-format off: it finds no end of reordering this list */
+/* The formatter finds no end of reordering this list. */
+/* clang-format off */
 #define FUNCTIONS(F)                                                                               \
   F(cuMemCreate)                                                                                   \
   F(cuMemRelease) F(cuMemAddressReserve) F(cuMemAddressFree) F(cuMemMap) F(cuMemUnmap)             \
