@@ -293,12 +293,14 @@ static void write_functions(struct json *json) {
     json_number(json, "launches_refused", total(&f->launches_refused));
     json_number(json, "blocks", total(&f->blocks));
     json_number(json, "blocks_taken", total(&f->blocks_taken));
+    json_number(json, "elements", total(&f->elements));
+    json_number(json, "elements_host", total(&f->elements_host));
     json_end(json, '}');
   }
   json_end(json, ']');
 }
 
-static int write_report(int fd, const void *context) {
+static int write_json(int fd, const void *context) {
   const struct config *config = context;
   struct json writer, *json = &writer;
   json_open(json, fd);
@@ -327,9 +329,13 @@ static int write_report(int fd, const void *context) {
   return json_close(json);
 }
 
+int report_write(const struct config *config, const char *path) {
+  return report_file_write(path, write_json, config);
+}
+
 void report_finish(const struct config *config) {
   note_end(config);
-  const int error = config->report ? report_file_write(config->report, write_report, config) : 0;
+  const int error = config->report ? report_write(config, config->report) : 0;
   exit_line(config, config->report && !error);
   if (error)
     report_line(LOG_QUIET,

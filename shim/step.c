@@ -252,13 +252,16 @@ static CUresult carry_out(struct plan *plan) {
   CUresult result = state_launch(tensors, list_tensors(plan), plan->stream);
   if (result != CUDA_SUCCESS)
     return result;
-  part_blocks(plan, range_any_host() && wanted != STEP_DIRECT);
+  part_blocks(plan, range_any_host());
   count_named(plan);
   if (row) {
     atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&row->blocks, plan->launch->grid[0], memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->elements, plan->ours_elements + plan->rest_elements,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
-  if (!plan->ours)
+  if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
   if (!staged(plan, &why))
     return launch_direct(plan, why);

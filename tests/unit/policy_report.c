@@ -2,6 +2,7 @@
    reasons; the lines on stderr. */
 #include "policy/report.h"
 #include "tests/lib/tap.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -105,6 +106,26 @@ static void test_file(void) {
   char command[128];
   snprintf(command, sizeof command, "ls %s | grep -q tmp", directory);
   tap_ok(system(command) != 0, "no temporary file is left");
+}
+
+/* While the program runs: what is said only at the end is not said yet. */
+static void test_now(void) {
+  char now[96];
+  snprintf(now, sizeof now, "%s/now.json", directory);
+  report_reset();
+  configure(LOG_QUIET, NULL);
+  fill_function(report_function_new());
+  atomic_store(&report.functions[0].elements, 4096);
+  atomic_store(&report.functions[0].elements_host, 1024);
+  report_add(moved_out_bytes, 65536);
+  report_add(moved_home_bytes, 16384);
+  tap_ok(!report_write(&config, now) && strstr(contents(now), "\"elements\": 4096") &&
+             strstr(contents(now), "\"elements_host\": 1024") &&
+             strstr(contents(now), "\"moved_out_bytes\": 65536") &&
+             strstr(contents(now), "\"moved_home_bytes\": 16384") && !report.reason_count,
+         "a report written in between has the counters so far and none of the end's reasons");
+  tap_ok(report_write(&config, "/nowhere/at/all/report.json") == ENOENT,
+         "one that can't be written is an errno");
 }
 
 static void test_unwritable(void) {
@@ -365,6 +386,7 @@ int main(void) {
   test_links();
   test_special_files();
   test_lost_reader();
+  test_now();
   test_announcement();
   test_end_reasons();
   test_exit_line();
