@@ -1,0 +1,51 @@
+# Real PyTorch on the simulated GPU. Nothing of it is built by `make all`: `make pytorch` does, and what tests it.
+# The environment is found or built by environment.py; what depends on sources of ours is in $(B)/pytorch/<release>.
+PYTORCH_DIR := integration/pytorch
+PYTORCH_RELEASE := $(or $(TORCH),$(shell sed -n 's/^torch==//p' deps/pytorch.txt))
+PYTORCH := $(B)/pytorch/$(PYTORCH_RELEASE)
+PYTORCH_ENVIRONMENT := $(PYTORCH)/environment
+
+## pytorch: PyTorch for integration/pytorch/run (TORCH=2.11.0 for another release than the default)
+.PHONY: pytorch pytorch-environment
+pytorch: $(PYTORCH)/complete $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13
+pytorch-environment:
+	@$(PYTHON) $(PYTORCH_DIR)/environment.py --release '$(PYTORCH_RELEASE)' --link $(PYTORCH_ENVIRONMENT)
+$(PYTORCH_ENVIRONMENT): | pytorch-environment ;
+
+# ---- libraries ----
+# What has functions of ours in NVIDIA's libraries: sources by library.
+PYTORCH_libcublas := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
+PYTORCH_libcublasLt := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
+PYTORCH_libnccl := $(wildcard $(PYTORCH_DIR)/nccl/*.c)
+PYTORCH_OURS := $(foreach l,libcublas libcublasLt libnccl,$(if $(PYTORCH_$(l)),$(l)))
+PYTORCH_CFLAGS := $(CFLAGS_ALL) -isystem $(PYTORCH_DIR)/include $(CUDA_INC) -MMD -MP
+# Products are what takes the time of a training step here.
+PYTORCH_OBJECT_FLAGS_libcublas := -DIN_libcublas -O3 -ffast-math -w
+PYTORCH_OBJECT_FLAGS_libcublasLt := -DIN_libcublasLt -O3 -ffast-math -w
+define PYTORCH_OBJECTS
+PYTORCH_OBJECTS_$(1) := $$(PYTORCH_$(1):$$(PYTORCH_DIR)/%.c=$$(PYTORCH)/objects/$(1)/%.o)
+$$(PYTORCH)/objects/$(1)/%.o: $$(PYTORCH_DIR)/%.c $$(PYTORCH_DIR)/build.mk
+	@mkdir -p $$(@D)
+	$$(CC) $$(PYTORCH_CFLAGS) -fvisibility=default $$(PYTORCH_OBJECT_FLAGS_$(1)) -c -o $$@ $$<
+-include $$(PYTORCH_OBJECTS_$(1):.o=.d)
+endef
+$(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_OBJECTS,$(l))))
+PYTORCH_ALL_OBJECTS := $(foreach l,$(PYTORCH_OURS),$(PYTORCH_OBJECTS_$(l)))
+
+$(PYTORCH)/libraries/complete: $(PYTORCH_ALL_OBJECTS) $(PYTORCH_DIR)/stubs.py $(B)/gpusim/libcuda.so.1 $(PYTORCH_ENVIRONMENT)
+	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) \
+	  $(foreach l,$(PYTORCH_OURS),$(PYTORCH_OBJECTS_$(l):%=--object $(l)=%)) \
+	  --link=-L$(B)/gpusim --link=-l:libcuda.so.1 --link=-lm --link=-lpthread --link=-ldl \
+	  $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
+	@touch $@
+$(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -w -fvisibility=default -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
+
+# ---- kernels ----
+PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))
+$(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/kernels.py $(PYTORCH_ENVIRONMENT)
+	@$(PYTHON) $(PYTORCH_DIR)/kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
+
+$(PYTORCH)/complete: $(PYTORCH)/libraries/complete $(PYTORCH)/libraries/libnvidia-ml.so.1 $(PYTORCH_PTX)
+	@touch $@
