@@ -44,8 +44,8 @@ $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpu
 
 # ---- kernels ----
 PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))
-$(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/kernels.py $(PYTORCH_ENVIRONMENT)
-	@$(PYTHON) $(PYTORCH_DIR)/kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
+$(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_kernels.py $(PYTORCH_ENVIRONMENT)
+	@$(PYTHON) $(PYTORCH_DIR)/compile_kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
 
 $(PYTORCH)/complete: $(PYTORCH)/libraries/complete $(PYTORCH)/libraries/libnvidia-ml.so.1 $(PYTORCH_PTX)
 	@touch $@

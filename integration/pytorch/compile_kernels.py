@@ -46,7 +46,7 @@ def main():
         command = [arguments.nvcc, *FLAGS, "-isystem", include, "-isystem", include / "torch/csrc/api/include",
                    "-isystem", arguments.shims, "-o", new, arguments.source]
         if subprocess.call(command):
-            sys.exit(f"kernels.py: {arguments.source} doesn't compile against the headers of {place.name}; "
+            sys.exit(f"compile_kernels.py: {arguments.source} doesn't compile against the headers of {place.name}; "
                      "they may have changed in this release")
         new.rename(kept)
     shutil.copyfile(kept, arguments.out)
