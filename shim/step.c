@@ -37,7 +37,7 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
   const enum config_step wanted = process_config()->step;
   if (*why && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
       (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
-    report_notice("%s is stepped by %s: %s", plan->function->family->name, mode, why);
+    report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
   if (!row)
     return;
   say(row->mode, sizeof row->mode, mode);
@@ -93,7 +93,7 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
 /* Its tensors, for state.c. Consecutive blocks of one tensor are one entry: a tensor may be cut by
    a launch, and goes on in the next. */
 static size_t list_tensors(const struct plan *plan) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
   size_t count = 0;
   unsigned before = family->tensors;
@@ -103,19 +103,35 @@ static size_t list_tensors(const struct plan *plan) {
       continue;
     before = tensor;
     const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block);
-    tensors[count++] = (struct state_tensor){
-        .exp_avg = metadata_address(family, metadata, LIST_EXP_AVG, tensor),
-        .exp_avg_sq = metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor),
-        .bytes = (size_t)metadata_elements(family, metadata, tensor) * sizeof(float),
-        .first = chunk * CHUNK_ELEMENTS * sizeof(float),
+    struct state_tensor *entry = &tensors[count++];
+    *entry = (struct state_tensor){
+        .bytes = (size_t)metadata_elements(family, metadata, tensor) * family->state_bytes,
+        .first = chunk * CHUNK_ELEMENTS * family->state_bytes,
     };
+    for (unsigned list = LIST_STATE; list < family->lists; list++)
+      entry->states[list - LIST_STATE] =
+          metadata_address(family, metadata, (enum tensor_list)list, tensor);
   }
   return count;
 }
 
-/* Parts the launch: blocks whose m and v lie wholly on host pieces are ours, if `any` may be. */
+/* Whether all state that a block steps lies on host pieces. */
+static bool block_on_host(const struct family *family, const unsigned char *metadata,
+                          unsigned block) {
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const size_t offset =
+      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
+  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
+  for (unsigned list = LIST_STATE; list < family->lists; list++)
+    if (!range_on_host(metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset,
+                       bytes))
+      return false;
+  return true;
+}
+
+/* Parts the launch: blocks whose state lies wholly on host pieces are ours, if `any` may be. */
 static void part_blocks(struct plan *plan, bool any) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
   plan->ours = plan->rest = 0;
   plan->ours_elements = plan->rest_elements = 0;
@@ -126,14 +142,8 @@ static void part_blocks(struct plan *plan, bool any) {
   for (unsigned block = 0; block < plan->launch->grid[0]; block++) {
     const unsigned tensor = metadata_block_tensor(family, metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, metadata, block);
-    const size_t offset = (size_t)chunk * CHUNK_ELEMENTS;
-    uint64_t elements = (uint64_t)metadata_elements(family, metadata, tensor) - offset;
-    if (elements > CHUNK_ELEMENTS)
-      elements = CHUNK_ELEMENTS;
-    const size_t from = offset * sizeof(float), bytes = elements * sizeof(float);
-    if (any &&
-        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG, tensor) + from, bytes) &&
-        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor) + from, bytes)) {
+    const uint64_t elements = metadata_chunk_elements(family, metadata, block);
+    if (any && block_on_host(family, metadata, block)) {
       metadata_set_block(family, plan->ours_metadata, plan->ours++, tensor, chunk);
       plan->ours_elements += elements;
     } else {
@@ -156,23 +166,25 @@ static void count_named(const struct plan *plan) {
   if (named.step != state_step())
     named.last = named.present, named.present = 0;
   named.step = state_step();
-  named.present += (plan->ours_elements + plan->rest_elements) * 2 * sizeof(float);
+  const struct family *family = &plan->function->family;
+  named.present +=
+      (plan->ours_elements + plan->rest_elements) * family_states(family) * family->state_bytes;
 }
 
 /* Cuts our blocks into runs, each of which fits a slot. */
 static void cut_runs(struct plan *plan) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
+  uint64_t most = ring_elements(plan->ring, family_states(family), family->state_bytes);
+  if (family_on_cpu(family) && most > plan->ring->slot_elements)
+    most = plan->ring->slot_elements;
   plan->run_count = 0;
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, plan->ours_metadata, block);
-    uint64_t elements = (uint64_t)metadata_elements(family, plan->ours_metadata, tensor) -
-                        (uint64_t)chunk * CHUNK_ELEMENTS;
-    if (elements > CHUNK_ELEMENTS)
-      elements = CHUNK_ELEMENTS;
+    const uint64_t elements = metadata_chunk_elements(family, plan->ours_metadata, block);
     struct run_of_blocks *run = plan->run_count ? &plan->runs[plan->run_count - 1] : NULL;
     if (run && run->tensor == tensor && run->chunk + run->blocks == chunk &&
-        run->elements + elements <= plan->ring->slot_elements) {
+        run->elements + elements <= most) {
       run->blocks++;
       run->elements += elements;
     } else {
@@ -200,6 +212,10 @@ static bool runs_in_order(const struct plan *plan) {
 /* Whether the CPU can carry the launch out; everything that this needs is made. Else why not. */
 static bool cpu_possible(struct plan *plan, const char **why) {
   const struct arguments *arguments = &plan->arguments;
+  if (!family_on_cpu(&plan->function->family)) {
+    *why = "the CPU step is for fp32 without amsgrad: this kernel's state is streamed";
+    return false;
+  }
   if (arguments->grad_scale || arguments->found_inf) {
     *why = "launches with grad_scale or found_inf are streamed";
     return false;
@@ -242,7 +258,10 @@ static bool staged(struct plan *plan, const char **why) {
     return false;
   }
   *why = plan->ring->why;
-  return ring_open(plan->ring) && ring_stage(plan->ring, process_config(), staging_useful());
+  const struct family *family = &plan->function->family;
+  return ring_open(plan->ring) &&
+         ring_stage(plan->ring, process_config(), staging_useful(),
+                    ring_slot_bytes(CHUNK_ELEMENTS, family_states(family), family->state_bytes));
 }
 
 static CUresult carry_out(struct plan *plan) {
@@ -290,12 +309,12 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   const char *why = NULL;
   if (!launch->plain)
     why = "launches with attributes are left alone";
-  else if (arguments_read(function->family, launch, &arguments, &why))
-    why = launch_unsound(function->family, launch, &arguments);
+  else if (arguments_read(&function->family, launch, &arguments, &why))
+    why = launch_unsound(&function->family, launch, &arguments);
   if (!why && process_capturing(launch->stream, launch->per_thread))
     why = "launches in a capture are left alone";
   if (why) {
-    report_reason("a launch of %s did not look as expected: %s", function->family->name, why);
+    report_reason("a launch of %s did not look as expected: %s", function->family.name, why);
     return false;
   }
   const enum config_step wanted = process_config()->step;

@@ -42,10 +42,16 @@ $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpu
 	@mkdir -p $(@D)
 	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -w -fvisibility=default -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
 
+# What the fallback operators do on the device; it finds the driver as programs do.
+$(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_DIR)/fallback/operators.c
+	@mkdir -p $(@D)
+	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -o $@ $< -ldl -lpthread
+
 # ---- kernels ----
 PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))
 $(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_kernels.py $(PYTORCH_ENVIRONMENT)
 	@$(PYTHON) $(PYTORCH_DIR)/compile_kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
 
-$(PYTORCH)/complete: $(PYTORCH)/libraries/complete $(PYTORCH)/libraries/libnvidia-ml.so.1 $(PYTORCH_PTX)
+$(PYTORCH)/complete: $(PYTORCH)/libraries/complete $(PYTORCH)/libraries/libnvidia-ml.so.1 \
+    $(PYTORCH)/libraries/libgpusim_operators.so $(PYTORCH_PTX)
 	@touch $@

@@ -26,6 +26,9 @@ CUresult process_note_failure(CUresult result, const char *where) {
 static size_t device_room, device_used, device_blocks, host_blocks;
 static unsigned host_allocations, fail_host_at, modules_fail;
 static void *pinned[64];
+/* What fp32 without amsgrad needs. */
+#define LEAST ring_slot_bytes(CHUNK_ELEMENTS, 2, sizeof(float))
+
 static CUcontext current = (CUcontext)0x1000;
 
 static struct {
@@ -161,7 +164,7 @@ static void test_shapes(void) {
   for (size_t bytes = 1000; bytes < (size_t)64 << 20; bytes += 77777) {
     unsigned slots;
     size_t elements;
-    if (!ring_shape(bytes, &slots, &elements)) {
+    if (!ring_shape(bytes, CHUNK_ELEMENTS, &slots, &elements)) {
       fits = fits && bytes < ring_bytes(2, CHUNK_ELEMENTS);
       continue;
     }
@@ -173,7 +176,7 @@ static void test_shapes(void) {
   tap_ok(fits, "it is refused only where two slots of a chunk don't fit");
   unsigned slots = 0;
   size_t elements = 0;
-  ring_shape((size_t)16 << 20, &slots, &elements);
+  ring_shape((size_t)16 << 20, CHUNK_ELEMENTS, &slots, &elements);
   tap_ok(slots == 4 && elements >= 7u * CHUNK_ELEMENTS, "16 MiB are four slots of %zu chunks each",
          elements / CHUNK_ELEMENTS);
 }
@@ -190,7 +193,7 @@ static void test_stages(const struct adam_api *api) {
     touched |= (used[i] == ring->down ? 1u : 0u) | (used[i] == ring->up ? 2u : 0u) |
                (used[i] == ring->scratch ? 4u : 0u);
   tap_ok(touched == 7, "each side stream was used once before a step is in it");
-  const bool staged = ring_stage(ring, &config, SIZE_MAX);
+  const bool staged = ring_stage(ring, &config, SIZE_MAX, LEAST);
   tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
              ring->slot_count >= 2,
          "where the device is short the ring is halved until it fits: %zu of %zu bytes",
@@ -240,17 +243,18 @@ static void test_refusals(const struct adam_api *api) {
   modules_fail = 1;
   struct ring *ring = ring_of_context();
   tap_ok(ring_open(ring) && !ring->gather, "without our kernels streaming is still possible");
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST) &&
+             strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
          "staging too small is a sentence: %s", ring->why);
   config.device_staging.bytes = (size_t)16 << 20;
   device_room = device_used;
   step_now = 100;
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "memory"),
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST) && strstr(ring->why, "memory"),
          "so is a full device: %s", ring->why);
   device_room = (size_t)64 << 20;
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX), "which is not asked again at once");
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST), "which is not asked again at once");
   step_now = 120;
-  tap_ok(ring_stage(ring, &config, SIZE_MAX), "but some steps later");
+  tap_ok(ring_stage(ring, &config, SIZE_MAX, LEAST), "but some steps later");
   tap_ok(!ring_prepare(ring, &config, api) && ring->why[0], "the CPU step needs our kernels: %s",
          ring->why);
   ring_forget(current);
@@ -270,7 +274,7 @@ static void test_little_state(void) {
     struct ring *ring = ring_of_context();
     const size_t before = device_used;
     config.step = STEP_STREAM;
-    staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i]);
+    staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i], LEAST);
     taken[i] = device_used - before;
     ring_forget(current);
   }

@@ -21,7 +21,7 @@ static bool pair_holds(const struct pair *pair, unsigned seed) {
 static CUresult names(const struct pair *pairs, size_t count, CUstream stream) {
   struct state_tensor tensors[16];
   for (size_t i = 0; i < count; i++)
-    tensors[i] = (struct state_tensor){pairs[i].m, pairs[i].v, pairs[i].bytes, 0};
+    tensors[i] = (struct state_tensor){{pairs[i].m, pairs[i].v}, pairs[i].bytes, 0};
   return step_names(tensors, count, stream);
 }
 
@@ -58,7 +58,7 @@ static const char *many_batches(void) {
 
 static const char *split_tensor(void) {
   struct pair pair = make_pair(2 * PIECE, 1);
-  struct state_tensor first = {pair.m, pair.v, pair.bytes, 0}, rest = first;
+  struct state_tensor first = {{pair.m, pair.v}, pair.bytes, 0}, rest = first;
   rest.first = PIECE;
   CHECK(!step_names(&first, 1, NULL) && !step_names(&rest, 1, NULL));
   CHECK(state_step() == 1 && on_host(&pair) == 0);
