@@ -30,13 +30,19 @@ $$(PYTORCH)/objects/$(1)/%.o: $$(PYTORCH_DIR)/%.c $$(PYTORCH_DIR)/build.mk
 -include $$(PYTORCH_OBJECTS_$(1):.o=.d)
 endef
 $(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_OBJECTS,$(l))))
-PYTORCH_ALL_OBJECTS := $(foreach l,$(PYTORCH_OURS),$(PYTORCH_OBJECTS_$(l)))
 
-$(PYTORCH)/libraries/complete: $(PYTORCH_ALL_OBJECTS) $(PYTORCH_DIR)/stubs.py $(B)/gpusim/libcuda.so.1 $(PYTORCH_ENVIRONMENT)
-	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) \
-	  $(foreach l,$(PYTORCH_OURS),$(PYTORCH_OBJECTS_$(l):%=--object $(l)=%)) \
-	  --link=-L$(B)/gpusim --link=-l:libcuda.so.1 --link=-lm --link=-lpthread --link=-ldl \
-	  $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
+# Each library with functions of ours by itself, the others together.
+PYTORCH_STUBS = $(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
+PYTORCH_LIBRARIES := $(PYTORCH_OURS:%=$(PYTORCH)/libraries/made_%) $(PYTORCH)/libraries/made_stubs
+define PYTORCH_LIBRARY
+$$(PYTORCH)/libraries/made_$(1): $$(PYTORCH_OBJECTS_$(1)) $$(PYTORCH_DIR)/stubs.py $$(B)/gpusim/libcuda.so.1 $$(PYTORCH_ENVIRONMENT)
+	@$$(PYTORCH_STUBS) --only $(1) $$(PYTORCH_OBJECTS_$(1):%=--object %) \
+	  --link=-L$$(B)/gpusim --link=-l:libcuda.so.1 --link=-lm --link=-lpthread --link=-ldl --link=-lrt
+	@touch $$@
+endef
+$(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_LIBRARY,$(l))))
+$(PYTORCH)/libraries/made_stubs: $(PYTORCH_DIR)/stubs.py $(PYTORCH_ENVIRONMENT)
+	@$(PYTORCH_STUBS) $(PYTORCH_OURS:%=--not %)
 	@touch $@
 $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
@@ -52,6 +58,6 @@ PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$
 $(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_kernels.py $(PYTORCH_ENVIRONMENT)
 	@$(PYTHON) $(PYTORCH_DIR)/compile_kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
 
-$(PYTORCH)/complete: $(PYTORCH)/libraries/complete $(PYTORCH)/libraries/libnvidia-ml.so.1 \
+$(PYTORCH)/complete: $(PYTORCH_LIBRARIES) $(PYTORCH)/libraries/libnvidia-ml.so.1 \
     $(PYTORCH)/libraries/libgpusim_operators.so $(PYTORCH_PTX)
 	@touch $@

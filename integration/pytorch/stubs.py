@@ -1,8 +1,7 @@
 """Makes the NVIDIA libraries that PyTorch's own ones want and the environment doesn't have. Called by build.mk.
 
 What they must export is read from PyTorch's libraries: sonames (readelf -d), undefined names and their versions (nm -D).
-Each name is a weak function that answers the library's "not supported"; objects given with --object NAME=FILE bring the
-real ones, and what they need is linked with --link. With GPUSIM_TRACE=1 a stub that is called says so.
+Each name is a weak function that answers the library's "not supported"; objects given with --object bring real ones. With GPUSIM_TRACE=1 a stub that is called says so.
 """
 
 import argparse
@@ -96,30 +95,29 @@ def make(library, soname, versions, out, arguments):
         script = out / f"{library}.map"
         script.write_text("".join(f"{v} {{ global: {'; '.join(found)}; }};\n" for v, found in sorted(versioned.items())))
         command.append(f"-Wl,--version-script={script}")
-    objects = [file for name, file in arguments.object if name == library]
-    if objects:
-        command += objects + arguments.link
-    subprocess.check_call(command)
+    subprocess.check_call(command + arguments.object + arguments.link)
 
 
 def main():
-    pair = lambda text: tuple(text.split("=", 1))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("libraries", type=pathlib.Path, help="folder of PyTorch's libraries")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--cc", default="gcc")
-    parser.add_argument("--object", type=pair, action="append", default=[], metavar="LIBRARY=FILE")
-    parser.add_argument("--link", action="append", default=[], help="for libraries with objects")
+    parser.add_argument("--only", metavar="LIBRARY")
+    parser.add_argument("--not", dest="but", action="append", default=[], metavar="LIBRARY")
+    parser.add_argument("--object", action="append", default=[], metavar="FILE", help="of --only's library")
+    parser.add_argument("--link", action="append", default=[], help="what the objects need")
     arguments = parser.parse_args()
     sonames, names, missing = wanted_by(arguments.libraries)
     if missing:
         sys.exit(f"stubs.py: PyTorch needs {', '.join(sorted(missing))}, which nobody here brings; "
                  "add a line to LIBRARIES in integration/pytorch/stubs.py")
-    unknown = {name for name, _ in arguments.object} - set(sonames)
-    if unknown:
-        sys.exit(f"stubs.py: PyTorch needs no {', '.join(sorted(unknown))}, for which there are objects")
+    if arguments.only and arguments.only not in sonames:
+        sys.exit(f"stubs.py: PyTorch needs no {arguments.only}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for library, soname in sorted(sonames.items()):
+        if library in arguments.but or arguments.only not in (None, library):
+            continue
         make(library, soname, names[library], arguments.out, arguments)
 
 

@@ -53,7 +53,8 @@ def _libraries():
         _host_view = ctypes.CDLL("libcuda.so.1").gpusim_host_view
         _host_view.restype, _host_view.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
         helper = ctypes.CDLL("libgpusim_operators.so").operators_begin
-        helper.restype, helper.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        helper.restype = ctypes.c_int
+        helper.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         _helper = helper
 
 
@@ -105,7 +106,7 @@ class Call:
         stream = torch.cuda.current_stream(self.device).cuda_stream
         addresses = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
         array = (ctypes.c_uint64 * len(addresses))(*addresses)
-        status = _helper(stream, array, len(addresses))
+        status = _helper(self.device.index, stream, array, len(addresses))
         if status == CAPTURE_UNSUPPORTED:
             raise RuntimeError(f"aten::{self.name} can't be captured in a graph here: the simulated GPU has no kernel "
                                "for it and runs it on the CPU")
