@@ -3,6 +3,7 @@
    Prints hashes of p, m, v; the same numbers are expected with and without the preload.
 
    step_program KERNEL.ptx [name=value ...]
+     entry=0          which of the file's fused Adam kernels; its name tells types, number of lists and arguments
      steps=4          how many
      groups=1         parameter groups, each its own launches (own lr)
      streams=1        program streams, used in turn, ordered by events
@@ -24,7 +25,8 @@
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
-     copies=1         copy m and v after every step, in stream order, as an average of the weights would; 0: don't
+     copies=1         copy all state after every step, in stream order, as an average of the weights would; 0: don't
+     skew=0           bytes by which state begins behind an aligned address; parameters and gradients don't
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
@@ -48,7 +50,7 @@
     }                                                                                              \
   } while (0)
 
-enum { CHUNK = 65536, TENSORS = 64, LISTS = 4 };
+enum { CHUNK = 65536, TENSORS = 64, LISTS = 5, ALLOCATOR_GRAIN = 512 };
 
 static int argument_count;
 static char **argument_list;
@@ -61,12 +63,25 @@ static double option(const char *name, double otherwise) {
   return otherwise;
 }
 
-/* The tensor list of both layouts. */
+/* Tensor lists, by their size: lists, slots, and what their entries take and where they begin. */
 struct layout {
-  size_t bytes, tensors, blocks, entry, numel, steps, block_tensor, block_chunk;
+  size_t bytes, lists, tensors, blocks, count_bytes, entry, numel, steps, block_tensor, block_chunk;
 };
-static const struct layout layouts[] = {{3336, 36, 320, 1, 1152, 1440, 1728, 2048},
-                                        {25544, 252, 2240, 2, 8064, 10080, 12096, 16576}};
+static const struct layout layouts[] = {{3336, 4, 36, 320, 8, 1, 1152, 1440, 1728, 2048},
+                                        {25544, 4, 252, 2240, 8, 2, 8064, 10080, 12096, 16576},
+                                        {3288, 5, 30, 320, 8, 1, 1200, 1440, 1680, 2000},
+                                        {25208, 5, 210, 2240, 8, 2, 8400, 10080, 11760, 16240},
+                                        {3192, 4, 36, 320, 4, 1, 1152, 1296, 1584, 1904},
+                                        {3168, 5, 30, 320, 4, 1, 1200, 1320, 1560, 1880}};
+
+/* The kernel: what its name says. */
+static struct {
+  const struct layout *layout;
+  bool lr_pointer, old; /* takes a pointer to lr; amsgrad and mode are arguments */
+  unsigned char adamw;
+  size_t element_bytes[LISTS];
+  enum { TYPE_FLOAT, TYPE_DOUBLE, TYPE_HALF, TYPE_BFLOAT16 } type; /* of parameter and gradient */
+} kernel;
 
 struct tensor {
   CUdeviceptr lists[LISTS], step;
@@ -76,7 +91,16 @@ struct tensor {
 static struct tensor tensors[TENSORS];
 static size_t tensor_count;
 static CUdeviceptr arrays[LISTS], copies[LISTS];
-static size_t array_floats;
+static size_t array_elements;
+
+/* Bytes by which state begins behind an address that every vector can be loaded from. */
+static size_t skew(void) {
+  return (size_t)option("skew", 0);
+}
+
+static size_t array_bytes(size_t list) {
+  return array_elements * kernel.element_bytes[list] + (list < 2 ? 0 : skew());
+}
 
 /* As frameworks do it: a request that finds no memory is made once more. */
 static CUdeviceptr allocate(size_t bytes) {
@@ -99,10 +123,10 @@ static uint64_t hash(CUdeviceptr from, size_t bytes) {
 static void print_hashes(int step) {
   CU(cuCtxSynchronize());
   printf("step %d", step);
-  for (int list = 0; list < LISTS; list++)
-    printf(" %c %016" PRIx64, "pgmv"[list], hash(arrays[list], array_floats * 4));
-  for (int list = 2; list < LISTS && copies[list]; list++)
-    printf(" copy of %c %016" PRIx64, "pgmv"[list], hash(copies[list], array_floats * 4));
+  for (size_t list = 0; list < kernel.layout->lists; list++)
+    printf(" %c %016" PRIx64, "pgmvx"[list], hash(arrays[list], array_bytes(list)));
+  for (size_t list = 2; list < kernel.layout->lists && copies[list]; list++)
+    printf(" copy of %c %016" PRIx64, "pgmvx"[list], hash(copies[list], array_bytes(list)));
   printf("\n");
 }
 
@@ -111,40 +135,69 @@ static void make_tensors(void) {
   static const size_t little[] = {20000, 3, 65536, 1024, 40000};
   const bool small = option("small", 0) != 0;
   tensor_count = small ? sizeof little / sizeof *little : sizeof large / sizeof *large;
-  const size_t grain = option("packed", 0) != 0 ? 1 : 128;
+  const size_t grain =
+      option("packed", 0) != 0 ? 1 : ALLOCATOR_GRAIN / kernel.element_bytes[LISTS - 1];
   for (size_t t = 0; t < tensor_count; t++) {
     tensors[t].elements = small ? little[t] : large[t];
-    array_floats += (tensors[t].elements + grain - 1) / grain * grain;
+    array_elements += (tensors[t].elements + grain - 1) / grain * grain;
   }
-  for (int list = 0; list < LISTS; list++)
-    arrays[list] = allocate(array_floats * 4);
+  for (size_t list = 0; list < kernel.layout->lists; list++)
+    arrays[list] = allocate(array_bytes(list));
   const CUdeviceptr steps = allocate(TENSORS * 4);
   size_t at = 0;
   for (size_t t = 0; t < tensor_count; t++) {
-    for (int list = 0; list < LISTS; list++)
-      tensors[t].lists[list] = arrays[list] + at * 4;
+    for (size_t list = 0; list < kernel.layout->lists; list++)
+      tensors[t].lists[list] =
+          arrays[list] + at * kernel.element_bytes[list] + (list < 2 ? 0 : skew());
     tensors[t].step = steps + t * 4;
     at += (tensors[t].elements + grain - 1) / grain * grain;
   }
 }
 
-/* p and g by a generator, m and v by memsets that are still queued when the first launch is. */
+/* A number as the kernel's parameters have it; those of half precision are cut off. */
+static void store(unsigned char *to, float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, 4);
+  const uint32_t exponent = bits >> 23 & 255, sign = bits >> 16 & 0x8000;
+  const uint16_t half =
+      (uint16_t)(exponent < 113 ? sign : sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
+  const uint16_t brain = (uint16_t)(bits >> 16);
+  const double wide = number;
+  switch (kernel.type) {
+  case TYPE_FLOAT:
+    memcpy(to, &number, 4);
+    break;
+  case TYPE_DOUBLE:
+    memcpy(to, &wide, 8);
+    break;
+  case TYPE_HALF:
+    memcpy(to, &half, 2);
+    break;
+  case TYPE_BFLOAT16:
+    memcpy(to, &brain, 2);
+  }
+}
+
+/* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
-  float *numbers = malloc(array_floats * 4);
+  unsigned char *numbers = malloc(array_bytes(0));
   uint64_t state = 88172645463325252u;
   for (int list = 0; list < 2; list++) {
-    for (size_t i = 0; i < array_floats; i++) {
+    for (size_t i = 0; i < array_elements; i++) {
       state ^= state << 13;
       state ^= state >> 7;
       state ^= state << 17;
-      numbers[i] = ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f);
+      store(numbers + i * kernel.element_bytes[0],
+            ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f));
     }
-    CU(cuMemcpyHtoD(arrays[list], numbers, array_floats * 4));
+    CU(cuMemcpyHtoD(arrays[list], numbers, array_bytes(0)));
   }
   free(numbers);
   CU(cuCtxSynchronize());
-  CU(cuMemsetD32Async(arrays[2], 0x3a83126f, array_floats, stream));
-  CU(cuMemsetD32Async(arrays[3], 0x3727c5ac, array_floats, stream));
+  /* Small positive numbers in every type. */
+  static const uint32_t patterns[LISTS] = {0, 0, 0x3a83126f, 0x372727ac, 0x36f036ef};
+  for (size_t list = 2; list < kernel.layout->lists; list++)
+    CU(cuMemsetD32Async(arrays[list], patterns[list], array_bytes(list) / 4, stream));
 }
 
 struct scalars {
@@ -154,31 +207,52 @@ struct scalars {
   const float *grad_scale, *found_inf;
 };
 
+/* The kernel's arguments behind the tensor list: pointers and sizes, in order. */
+static size_t arguments(struct scalars *s, void *pointers[16], size_t bytes[16]) {
+  static unsigned char functor, amsgrad;
+  amsgrad = kernel.layout->lists == 5;
+  size_t n = 0;
+#define ARGUMENT(value)                                                                            \
+  do {                                                                                             \
+    pointers[n] = &(value);                                                                        \
+    bytes[n++] = sizeof(value);                                                                    \
+  } while (0)
+  ARGUMENT(functor);
+  if (kernel.lr_pointer)
+    ARGUMENT(s->lr_pointer);
+  ARGUMENT(s->lr);
+  ARGUMENT(s->beta1);
+  ARGUMENT(s->beta2);
+  ARGUMENT(s->decay);
+  ARGUMENT(s->eps);
+  ARGUMENT(s->maximize);
+  if (kernel.old)
+    ARGUMENT(amsgrad);
+  ARGUMENT(s->grad_scale);
+  ARGUMENT(s->found_inf);
+  if (kernel.old)
+    ARGUMENT(kernel.adamw);
+#undef ARGUMENT
+  return n;
+}
+
 static void launch(CUfunction function, const struct layout *layout, const unsigned char *metadata,
                    unsigned blocks, struct scalars *s, CUstream stream, bool packed) {
-  unsigned char functor = 0;
+  void *pointers[17] = {(void *)(uintptr_t)metadata};
+  size_t sizes[16];
+  const size_t n = arguments(s, pointers + 1, sizes);
   if (!packed) {
-    void *parameters[] = {(void *)(uintptr_t)metadata,
-                          &functor,
-                          &s->lr_pointer,
-                          &s->lr,
-                          &s->beta1,
-                          &s->beta2,
-                          &s->decay,
-                          &s->eps,
-                          &s->maximize,
-                          &s->grad_scale,
-                          &s->found_inf};
-    CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, parameters, NULL));
+    CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, pointers, NULL));
     return;
   }
-  unsigned char *buffer = calloc(1, layout->bytes + 80), *tail = buffer + layout->bytes;
+  unsigned char *buffer = calloc(1, layout->bytes + 128);
   memcpy(buffer, metadata, layout->bytes);
-  memcpy(tail + 8, &s->lr_pointer, 8);
-  memcpy(tail + 16, &s->lr, 40);
-  tail[56] = s->maximize;
-  memcpy(tail + 64, &s->grad_scale, 16);
-  size_t bytes = layout->bytes + 80;
+  size_t bytes = layout->bytes;
+  for (size_t i = 0; i < n; i++) { /* each at its natural alignment */
+    bytes = (bytes + sizes[i] - 1) / sizes[i] * sizes[i];
+    memcpy(buffer + bytes, pointers[i + 1], sizes[i]);
+    bytes += sizes[i];
+  }
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
   CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, NULL, extra));
@@ -196,9 +270,10 @@ static void step_group(CUfunction function, const struct layout *layout, size_t 
     const size_t chunks = (tensors[t].elements + CHUNK - 1) / CHUNK;
     for (size_t chunk = 0; chunk < chunks; chunk++) {
       if (chunk == 0 || block == 0) {
-        for (size_t list = 0; list < LISTS; list++)
+        for (size_t list = 0; list < layout->lists; list++)
           memcpy(metadata + (list * layout->tensors + slot) * 8, &tensors[t].lists[list], 8);
-        memcpy(metadata + layout->numel + slot * 8, &tensors[t].elements, 8);
+        memcpy(metadata + layout->numel + slot * layout->count_bytes, &tensors[t].elements,
+               layout->count_bytes);
         memcpy(metadata + layout->steps + slot * 8, &tensors[t].step, 8);
         slot++;
       }
@@ -263,15 +338,34 @@ static void step_gated(CUfunction function, const struct layout *layout, struct 
   CU(cuCtxSynchronize());
 }
 
-/* The fused Adam kernel of a PTX file: its name is in there. */
-static char *kernel_name(const char *ptx, size_t *metadata_bytes) {
-  const char *at = strstr(ptx, ".entry _ZN2at6native");
-  if (!at)
-    return NULL;
-  at += strlen(".entry ");
+/* A fused Adam kernel of a PTX file: its name is in there, and says what it takes. */
+static char *find_kernel(const char *ptx, int entry) {
+  const char *at = ptx;
+  for (int i = 0; i <= entry; i++) {
+    at = strstr(at, ".entry _ZN2at6native");
+    if (!at)
+      return NULL;
+    at += strlen(".entry ");
+  }
   char *name = strndup(at, strcspn(at, "(\n"));
   const char *size = strstr(at, "_param_0[");
-  *metadata_bytes = size ? strtoul(size + strlen("_param_0["), NULL, 10) : 0;
+  const size_t bytes = size ? strtoul(size + strlen("_param_0["), NULL, 10) : 0;
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+    if (layouts[i].bytes == bytes)
+      kernel.layout = &layouts[i];
+  if (!kernel.layout)
+    return NULL;
+  kernel.old = !strstr(name, "LNS0_9ADAM_MODEE");
+  kernel.lr_pointer = !kernel.old || strstr(name, "JPfddddd");
+  kernel.adamw = strstr(name, "_fused_adamw_") != NULL;
+  const bool mixed = strstr(name, "FusedAdamMathFunctorMP") != NULL;
+  kernel.type = mixed || strstr(name, "FunctorIf")    ? TYPE_FLOAT
+                : strstr(name, "FunctorId")           ? TYPE_DOUBLE
+                : strstr(name, "FunctorIN3c104HalfE") ? TYPE_HALF
+                                                      : TYPE_BFLOAT16;
+  static const size_t type_bytes[] = {4, 8, 2, 2};
+  for (size_t list = 0; list < LISTS; list++)
+    kernel.element_bytes[list] = mixed && list >= 2 ? 2 : type_bytes[kernel.type];
   return name;
 }
 
@@ -300,9 +394,12 @@ int main(int count, char **list) {
   argument_list = list;
   static char *ptx, *name; /* live as long as the program */
   ptx = read_file(list[1]);
-  size_t metadata_bytes = 0;
-  name = kernel_name(ptx, &metadata_bytes);
-  const struct layout *layout = metadata_bytes == layouts[1].bytes ? &layouts[1] : &layouts[0];
+  name = find_kernel(ptx, (int)option("entry", 0));
+  if (!name) {
+    fprintf(stderr, "step_program: %s has no such fused Adam kernel\n", list[1]);
+    return 2;
+  }
+  const struct layout *layout = kernel.layout;
 
   CUdevice device;
   CUcontext context;
@@ -329,8 +426,9 @@ int main(int count, char **list) {
                       .eps = option("eps", 1e-8),
                       .maximize = option("maximize", 0) != 0};
   const bool copying = option("copies", 1) != 0;
-  for (int i = 2; i < LISTS && copying; i++)
-    copies[i] = allocate(array_floats * 4);
+  const size_t lists = layout->lists;
+  for (size_t i = 2; i < lists && copying; i++)
+    copies[i] = allocate(array_bytes(i));
   const CUdeviceptr words = allocate(16);
   CU(cuMemsetD32(words, 0, 4));
   const int found_inf = (int)option("found_inf", 0);
@@ -376,9 +474,10 @@ int main(int count, char **list) {
     }
     s.lr = base;
     /* The next gradients, in part: behind the step that reads these and writes those parameters. */
-    CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_floats / 2 * 4, stream));
-    for (int i = 2; i < LISTS && copying; i++)
-      CU(cuMemcpyDtoDAsync(copies[i], arrays[i], array_floats * 4, stream));
+    CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_elements / 2 * kernel.element_bytes[0],
+                         stream));
+    for (size_t i = 2; i < lists && copying; i++)
+      CU(cuMemcpyDtoDAsync(copies[i], arrays[i], array_bytes(i), stream));
     if (option("unload", 0) != 0) {
       CUmodule other;
       CU(cuModuleLoadData(&other, ".version 6.5\n.target sm_70\n.address_size 64\n"
@@ -395,7 +494,7 @@ int main(int count, char **list) {
   if (option("gate", 0) != 0)
     step_gated(function, layout, &s, streams[0]);
   print_hashes(steps);
-  for (int i = 0; i < LISTS; i++)
+  for (size_t i = 0; i < lists; i++)
     CU(cuMemFree(arrays[i]));
   printf("done\n");
   return 0;

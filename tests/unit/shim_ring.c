@@ -286,6 +286,40 @@ static void test_little_state(void) {
       taken[0], taken[1], taken[2]);
 }
 
+/* Slots that were made for fp32, then a kernel whose chunk they don't hold. */
+static void test_larger_kernel(void) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = (size_t)16 << 20;
+  config.step = STEP_STREAM;
+  device_room = device_used + ((size_t)64 << 20);
+  current = (CUcontext)0x1600;
+  struct ring *ring = ring_of_context();
+  const size_t wide = ring_slot_bytes(CHUNK_ELEMENTS, 3, ELEMENT_BYTES_MOST);
+  bool made = ring_open(ring) && ring_stage(ring, &config, 100, LEAST);
+  const size_t elements = ring->slot_elements, blocks_before = device_blocks;
+  const CUdeviceptr first = ring->slots[0].first;
+  tap_ok(made && ring_elements(ring, 2, sizeof(float)) == CHUNK_ELEMENTS &&
+             ring_elements(ring, 3, ELEMENT_BYTES_MOST) == 0,
+         "slots for little fp32 state hold no chunk of three lists of doubles");
+  made = ring_stage(ring, &config, 100, wide);
+  tap_ok(made && ring->slot_bytes >= wide && ring_elements(ring, 3, ELEMENT_BYTES_MOST) > 0 &&
+             ring->slots[0].first != first && ring->slot_elements == elements,
+         "slots are made anew for a kernel that needs larger ones");
+  tap_ok(ring->slots[0].second - ring->slots[0].first == ring_part_bytes(elements, sizeof(float)),
+         "the CPU step's half stays what was pinned for it");
+  tap_ok(device_blocks == blocks_before + ring->slot_count &&
+             ring_stage(ring, &config, 100, LEAST) &&
+             device_blocks == blocks_before + ring->slot_count,
+         "nothing is freed that a step may still use, and nothing is made twice");
+  config.device_staging.bytes = (size_t)1100 << 10;
+  current = (CUcontext)0x1700;
+  ring = ring_of_context();
+  made = ring_open(ring) && ring_stage(ring, &config, 100, LEAST);
+  tap_ok(made && !ring_stage(ring, &config, 100, wide) &&
+             strstr(ring->why, "OFFLOAD_DEVICE_STAGING") && ring->slot_bytes >= LEAST,
+         "staging that can't hold a larger chunk is a sentence: %s", ring->why);
+}
+
 static void test_launches(void) {
   const struct adam_candidate candidates[] = {{ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE},
                                               {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED},
@@ -336,6 +370,7 @@ int main(void) {
   modules_fail = 0;
   current = (CUcontext)0x1200;
   test_little_state();
+  test_larger_kernel();
   test_launches();
   return tap_done();
 }

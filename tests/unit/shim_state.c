@@ -152,6 +152,78 @@ static const char *small_budget(void) {
   return NULL;
 }
 
+/* Two tensors with three states each, in ranges of their own. */
+static CUresult three_states(const uintptr_t *states, size_t bytes) {
+  const struct state_tensor both[2] = {{{states[0], states[1], states[2]}, bytes, 0},
+                                       {{states[3], states[4], states[5]}, bytes, 0}};
+  return step_names(both, 2, NULL);
+}
+
+static bool make_states(uintptr_t states[6], size_t bytes) {
+  for (unsigned i = 0; i < 6; i++)
+    if (!(states[i] = filled(bytes, i + 1)))
+      return false;
+  return true;
+}
+
+static const char *three_move(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, 2 * PIECE));
+  CHECK(!three_states(states, 2 * PIECE) && state_step() == 1);
+  CHECK(!three_states(states, 2 * PIECE) && state_step() == 2);
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == 2 && holds(states[i], 2 * PIECE, i + 1));
+  return NULL;
+}
+
+/* Whichever of the three can't move. */
+static const char *three_or_none(void) {
+  uintptr_t states[6];
+  for (unsigned stays = 0; stays < 3; stays++) {
+    CHECK(make_states(states, PIECE));
+    range_find(states[stays])->immovable = true;
+    CHECK(!three_states(states, PIECE) && !three_states(states, PIECE));
+    for (unsigned i = 0; i < 6; i++) {
+      CHECK(pieces_on_host(states[i]) == (i < 3 ? 0 : 1));
+      CHECK(!range_destroy(range_find(states[i])));
+    }
+  }
+  return NULL;
+}
+
+static const char *three_budget(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, 3 * PIECE));
+  budget_bytes = 8 * PIECE; /* two pieces of each of the first tensor's three, and two too few */
+  CHECK(!three_states(states, 3 * PIECE) && !three_states(states, 3 * PIECE));
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == (i < 3 ? 2 : 0) && holds(states[i], 3 * PIECE, i + 1));
+  return NULL;
+}
+
+static const char *three_evicted(void) {
+  uintptr_t states[6];
+  config.mode = MODE_PRESSURE;
+  CHECK(make_states(states, 2 * PIECE));
+  CHECK(!three_states(states, 2 * PIECE) && !three_states(states, 2 * PIECE));
+  enqueue_lock();
+  size_t freed = state_evict(2 * PIECE);
+  enqueue_unlock();
+  CHECK(freed == 3 * PIECE);
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == (i < 3 ? 1 : 0));
+  return NULL;
+}
+
+/* The third state alone repeats: a step begins. */
+static const char *three_begin(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, PIECE) && !three_states(states, PIECE) && state_step() == 1);
+  const struct state_tensor other = {{filled(PIECE, 7), filled(PIECE, 8), states[2]}, PIECE, 0};
+  CHECK(!step_names(&other, 1, NULL) && state_step() == 2);
+  return NULL;
+}
+
 static const char *observe(void) {
   struct pair pair = make_pair(2 * PIECE, 1);
   config.mode = MODE_OBSERVE;
@@ -606,6 +678,11 @@ int main(void) {
   TEST_CASE("of two pieces of m only the one whose v can follow moves", "", partner_chain);
   TEST_CASE("a budget that is too small moves pairs and says once why the rest stays", "",
             small_budget);
+  TEST_CASE("three states of a tensor move together", "", three_move);
+  TEST_CASE("of three states none moves when one can't", "", three_or_none);
+  TEST_CASE("a budget that is too small moves whole threes", "", three_budget);
+  TEST_CASE("three states are evicted together", "", three_evicted);
+  TEST_CASE("a step begins when the third state comes again, too", "", three_begin);
   TEST_CASE("OFFLOAD_MODE=observe moves nothing and says what would", "", observe);
   TEST_CASE("OFFLOAD_MODE=pressure moves only what is evicted", "", pressure_mode);
   TEST_CASE("freed memory is forgotten", "", freed_range);

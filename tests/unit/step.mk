@@ -41,4 +41,13 @@ endef
 $(foreach variant,slot sly power old,$(eval $(call STEP_VARIANT,$(variant))))
 $(foreach variant,3336_double 25544_float,$(eval $(call STEP_CHARLM,$(variant))))
 
+# Every type, with and without amsgrad, of every release's names, arguments and tensor lists.
+define STEP_TYPED
+$$(STEP_E2E)/typed-$(1)-%.ptx: tests/e2e/kernels/typed/fused_%_impl.cu tests/e2e/kernels/typed/typed.cuh
+	@mkdir -p $$(@D)
+	$$(STEP_NVCC) -DTYPED_RELEASE=$(1) -o $$@ $$<
+STEP_PTX += $$(patsubst %,$$(STEP_E2E)/typed-$(1)-%.ptx,adam adamw adam_amsgrad adamw_amsgrad)
+endef
+$(foreach release,20 21 23 212,$(eval $(call STEP_TYPED,$(release))))
+
 test-programs: $(STEP_E2E)/step_program $(STEP_PTX)
