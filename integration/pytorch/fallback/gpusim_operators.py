@@ -26,15 +26,18 @@ set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor _
 view_as_real view_as_complex _efficientzerotensor zero_ _cudnn_init_dropout_state
 mm mm.out addmm addmm.out addmm_ bmm bmm.out baddbmm baddbmm.out baddbmm_ _addmm_activation _addmm_activation.out
 _fused_adam_ _fused_adamw_ _fused_adam_.tensor_lr _fused_adamw_.tensor_lr
+_amp_update_scale_
 """.split())
 # Those of kernels/*.cu, for the types that are compiled there.
-NATIVE_FOREACH = set("""
-_foreach_add_.Scalar _foreach_add_.ScalarList _foreach_add_.List _foreach_mul_.Scalar _foreach_mul_.Tensor
-_foreach_mul.Scalar _foreach_mul_.List _foreach_lerp_.Scalar _foreach_addcmul_.Scalar _foreach_sqrt _foreach_sqrt_
-_foreach_div_.ScalarList _foreach_div_.Scalar _foreach_div_.List _foreach_addcdiv_.ScalarList _foreach_addcdiv_.Scalar
-_foreach_maximum_.List _foreach_pow.ScalarAndTensor _foreach_sub_.Scalar _foreach_neg_ _foreach_reciprocal_
-""".split())
-FOREACH_TYPES = {torch.float32}
+FLOATS = {torch.float32, torch.float16, torch.bfloat16}
+NATIVE_FOREACH = dict.fromkeys("""
+_foreach_add_.Scalar _foreach_add_.ScalarList _foreach_add_.List _foreach_sub_.Scalar _foreach_sub_.List
+_foreach_mul_.Scalar _foreach_mul.Scalar _foreach_mul_.ScalarList _foreach_mul_.List _foreach_mul_.Tensor
+_foreach_div_.Scalar _foreach_div_.ScalarList _foreach_div_.List _foreach_maximum_.List
+_foreach_sqrt _foreach_sqrt_ _foreach_neg_ _foreach_reciprocal_ _foreach_zero_ _foreach_pow.ScalarAndTensor
+_foreach_lerp_.Scalar _foreach_addcmul_.Scalar _foreach_addcdiv_.Scalar _foreach_addcdiv_.ScalarList
+""".split(), FLOATS)
+NATIVE_FOREACH["_amp_foreach_non_finite_check_and_unscale_"] = {torch.float64, torch.float32, torch.float16}
 # Without CPU implementation or meaning there.
 SKIPPED_PREFIXES = ("_cudnn", "cudnn", "_cufft")
 
@@ -268,10 +271,11 @@ def _foreach_replacement(operator, name):
     native = torch.library.get_kernel(f"aten::{name}", "CUDA")
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     on_cpu = replacement(operator, name)
+    types = NATIVE_FOREACH[name]
 
     def foreach(*args, **kwargs):
         tensors = [t for a in args if isinstance(a, (list, tuple)) for t in a if isinstance(t, torch.Tensor)]
-        if all(t.dtype in FOREACH_TYPES for t in tensors):
+        if all(t.dtype in types for t in tensors):
             return native.call_boxed(keys, *args, **kwargs)
         return on_cpu(*args, **kwargs)
 
