@@ -6,9 +6,11 @@
    - marks as foreign-touched the pieces from the pointer to the end of the known state that it lies in, or its own piece
      where nothing is known. What a kernel reaches beyond is not seen; such memory goes home when a step leaves it out.
    Structs larger than WEAK_BYTES only note the stream: multi-tensor launches pass lists on the stack whose unused tail
-   still holds addresses of an earlier launch, of moments above all, and these would go home at every step. */
+   still holds addresses of an earlier launch, of moments above all, and these would go home at every step. Of the lists that
+   we can read (foreach.h), addresses that a block names count as pointers. */
 #include "../policy/report.h"
 #include "driver.h"
+#include "foreach.h"
 #include "quiet.h"
 #include "state.h"
 #include "touch.h"
@@ -27,6 +29,8 @@ struct parameters {
   CUfunction function;
   _Atomic uint64_t generation;
   struct parameters *older; /* same handle, other sizes */
+  bool has_list;            /* the first parameter is one */
+  struct foreach_list list;
   uint32_t count;
   uint32_t bytes[];
 };
@@ -57,6 +61,17 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   return 0;
 }
 
+static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
+  const char *name = NULL;
+  if (bytes <= WEAK_BYTES)
+    return false;
+  if (!driver.cuFuncGetName || driver.cuFuncGetName(&name, function))
+    name = NULL;
+  if (!name && driver.cuKernelGetName && driver.cuKernelGetName(&name, (CUkernel)function))
+    name = NULL;
+  return name && foreach_list_of(name, bytes, list);
+}
+
 static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   uint32_t count = 0, room = 16;
   bool kernel = false;
@@ -78,6 +93,7 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   made->function = function;
   made->count = count;
   made->older = NULL;
+  made->has_list = count && list_of(function, made->bytes[0], &made->list);
   atomic_init(&made->generation, now);
   return made;
 }
@@ -97,7 +113,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
     if (first && first->function != function)
       continue;
     struct parameters *same = first;
-    while (same && (same->count != made->count ||
+    while (same && (same->count != made->count || same->has_list != made->has_list ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
@@ -217,6 +233,32 @@ static void scan_bytes(struct scan *scan, const void *data, size_t bytes) {
   scan_words(scan, at, bytes, weak);
 }
 
+/* What the blocks of a foreach launch name. */
+struct named {
+  struct scan *scan;
+  const struct foreach_list *list;
+  const void *metadata;
+  unsigned last; /* the tensor before */
+};
+
+static void named_tensor(void *context, unsigned tensor, uint64_t elements) {
+  struct named *named = context;
+  struct scan *scan = named->scan;
+  (void)elements;
+  for (unsigned i = 0; i < named->list->lists && tensor != named->last; i++) {
+    const uintptr_t address = foreach_address(named->list, named->metadata, i, tensor);
+    if (address >= scan->low && address < scan->high)
+      hit(scan, address, false);
+  }
+  named->last = tensor;
+}
+
+static void scan_list(struct scan *scan, const struct foreach_list *list, const void *metadata,
+                      unsigned blocks) {
+  struct named named = {scan, list, metadata, list->tensors};
+  foreach_blocks(list, metadata, blocks, named_tensor, &named);
+}
+
 static void scan_extra(struct scan *scan, void **extra) {
   const void *buffer = NULL;
   size_t bytes = 0;
@@ -232,8 +274,8 @@ static void scan_extra(struct scan *scan, void **extra) {
     scan_bytes(scan, buffer, bytes);
 }
 
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
-                          void **extra) {
+void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                          void **kernel_parameters, void **extra) {
   struct scan scan = {.stream = stream};
   range_watched(&scan.low, &scan.high);
   if (scan.low >= scan.high)
@@ -250,6 +292,9 @@ void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_pa
     for (uint32_t i = 0; sizes && i < sizes->count; i++)
       if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
         scan_bytes(&scan, kernel_parameters[i], sizes->bytes[i]);
+    /* Only when some address, old or new, was one of ours. */
+    if (scan.held && sizes && sizes->has_list)
+      scan_list(&scan, &sizes->list, kernel_parameters[0], blocks);
   }
   if (scan.held)
     range_table_release();

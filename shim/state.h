@@ -37,10 +37,10 @@ uint64_t state_step(void);
 void state_forget_functions(void);
 
 /* A launch that is not recognised: looks for addresses of state among its parameters. Costs a load
-   when there is no state. `parameters` as in cuLaunchKernel; exactly one of kernel_parameters and
-   extra is used. */
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
-                          void **extra);
+   when there is no state. `blocks` is gridDim.x; parameters as in cuLaunchKernel: exactly one of
+   kernel_parameters and extra is used. */
+void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                          void **kernel_parameters, void **extra);
 
 /* A copy or memset that touches [address, address+bytes); reads leave state in place, writes send
  * it home. */
