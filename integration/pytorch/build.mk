@@ -46,7 +46,7 @@ $(PYTORCH)/libraries/made_stubs: $(PYTORCH_DIR)/stubs.py $(PYTORCH_ENVIRONMENT)
 	@touch $@
 $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -w -fvisibility=default -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
+	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
 
 # What the fallback operators do on the device; it finds the driver as programs do.
 $(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_DIR)/fallback/operators.c
