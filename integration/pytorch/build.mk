@@ -16,8 +16,7 @@ $(PYTORCH_ENVIRONMENT): | pytorch-environment ;
 # What has functions of ours in NVIDIA's libraries: sources by library.
 PYTORCH_libcublas := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
 PYTORCH_libcublasLt := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
-PYTORCH_libnccl := $(wildcard $(PYTORCH_DIR)/nccl/*.c)
-PYTORCH_OURS := $(foreach l,libcublas libcublasLt libnccl,$(if $(PYTORCH_$(l)),$(l)))
+PYTORCH_OURS := $(foreach l,libcublas libcublasLt,$(if $(PYTORCH_$(l)),$(l)))
 PYTORCH_CFLAGS := $(CFLAGS_ALL) -isystem $(PYTORCH_DIR)/include $(CUDA_INC) -MMD -MP
 # Products are what takes the time of a training step here.
 PYTORCH_OBJECT_FLAGS_libcublas := -DIN_libcublas -O3 -ffast-math -w
@@ -30,6 +29,9 @@ $$(PYTORCH)/objects/$(1)/%.o: $$(PYTORCH_DIR)/%.c $$(PYTORCH_DIR)/build.mk
 -include $$(PYTORCH_OBJECTS_$(1):.o=.d)
 endef
 $(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_OBJECTS,$(l))))
+# Built by its own build.mk.
+PYTORCH_OBJECTS_libnccl := $(NCCL_OBJECTS)
+PYTORCH_OURS += libnccl
 
 # Each library with functions of ours by itself, the others together.
 PYTORCH_STUBS = $(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
