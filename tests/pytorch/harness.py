@@ -261,7 +261,7 @@ def run_file(cases_file, only, folder):
         listed = [one.cases() for one in first]
         cases = [case for case in listed[0] if only in ("", case["name"])]
         if not cases or not listed[1]:
-            problem = f"it has no case {only}, or can't be loaded:"
+            problem = f"it has no case{only and ' ' + only}, or can't be loaded:"
             tap.result(f"{cases_file.stem} has cases and can be loaded", [problem, *tail(first[0].log), *tail(first[1].log)])
         for environment in distinct([case["environment"] for case in cases]):
             mine = [case for case in cases if case["environment"] == environment]

@@ -1,42 +1,44 @@
-"""Small models and a training loop for cases."""
+"""Small models and a training loop for cases.
+
+A launch's block covers 65,536 elements, and is taken over when its m and v lie wholly on host pieces. Small tensors share
+pieces with the optimizer's step counters, which are no state, so that a model of small tensors alone moves by chance. BIG is
+a matrix of three blocks: whatever its neighbours are, the one in the middle has pieces of its own."""
 import torch
 from torch import nn
 
-WIDTH = 64
+BIG = (384, 512)
 
 
-def mlp(dtype=torch.float32, width=WIDTH, layers=2):
-    """Weights of 16 KiB in fp32, in a stack with biases and norms."""
-    blocks = []
-    for _ in range(layers):
-        blocks += [nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()]
-    return nn.Sequential(*blocks, nn.Linear(width, width)).to("cuda", dtype)
+def mlp(dtype=torch.float32):
+    """A quarter of a million parameters: one big matrix, smaller tensors of several sizes."""
+    model = nn.Sequential(nn.Linear(BIG[1], BIG[0]), nn.GELU(), nn.LayerNorm(BIG[0]), nn.Linear(BIG[0], 32))
+    return model.to("cuda", dtype)
 
 
-def batch(number, width=WIDTH, rows=16, dtype=torch.float32):
+def batch(number, dtype=torch.float32, rows=8):
     """Inputs and targets; the same for the same number."""
     generator = torch.Generator().manual_seed(1000 + number)
-    x = torch.randn(rows, width, generator=generator)
-    return x.to("cuda", dtype), (x.roll(1, 1) * 0.5).to("cuda", dtype)
+    x = torch.randn(rows, BIG[1], generator=generator)
+    return x.to("cuda", dtype), (x[:, :32] * x[:, 32:64]).to("cuda", dtype)
 
 
-def loss_of(model, number, **shape):
-    x, y = batch(number, dtype=next(model.parameters()).dtype, **shape)
+def loss_of(model, number):
+    x, y = batch(number, next(model.parameters()).dtype)
     return nn.functional.mse_loss(model(x), y)
 
 
-def train(t, model, optimizer, steps=5, name="", before_step=None, loss=loss_of):
-    """Plain training; losses are recorded. `before_step(step)` may change the optimizer."""
+def train(t, model, optimizer, steps=5, name="", first=0, change=None, loss=loss_of):
+    """Plain training; losses are recorded. `change(step)` may do something between the backward pass and the step."""
     losses = []
-    for step in range(steps):
+    for step in range(first, first + steps):
         optimizer.zero_grad()
         value = loss(model, step)
         value.backward()
-        if before_step:
-            before_step(step)
+        if change:
+            change(step)
         optimizer.step()
         losses.append(value.detach())
-    t.record(f"{name}losses", torch.stack(losses).float())
+    t.record(f"{name}losses", torch.stack(losses))
 
 
 def record(t, model, optimizer, name=""):
