@@ -68,7 +68,8 @@ uintptr_t foreach_address(const struct foreach_list *list, const void *metadata,
 }
 
 void foreach_blocks(const struct foreach_list *list, const void *metadata, unsigned blocks,
-                    void (*visit)(void *context, unsigned tensor, uint64_t elements),
+                    void (*visit)(void *context, unsigned tensor, uint64_t first,
+                                  uint64_t elements),
                     void *context) {
   const char *at = metadata;
   for (unsigned block = 0; block < blocks && block < list->blocks; block++) {
@@ -82,9 +83,10 @@ void foreach_blocks(const struct foreach_list *list, const void *metadata, unsig
       return;
     memcpy(&elements, at + list->counts_offset + (size_t)tensor * list->count_bytes,
            list->count_bytes);
-    const int64_t left = elements - (int64_t)chunk * FOREACH_CHUNK_ELEMENTS;
+    const int64_t first = (int64_t)chunk * FOREACH_CHUNK_ELEMENTS, left = elements - first;
     if (left <= 0)
       return;
-    visit(context, tensor, left < FOREACH_CHUNK_ELEMENTS ? (uint64_t)left : FOREACH_CHUNK_ELEMENTS);
+    visit(context, tensor, (uint64_t)first,
+          left < FOREACH_CHUNK_ELEMENTS ? (uint64_t)left : FOREACH_CHUNK_ELEMENTS);
   }
 }

@@ -19,10 +19,11 @@ struct foreach_list {
    that we know. */
 bool foreach_list_of(const char *name, size_t bytes, struct foreach_list *);
 
-/* Calls `visit` for each block below `blocks` with its tensor, and the elements of its chunk; ends at an
-   entry that makes no sense. Consecutive blocks are of consecutive chunks. */
+/* Calls `visit` for each block below `blocks` with its tensor, and first element and number of elements of
+   its chunk; ends at an entry that makes no sense. */
 void foreach_blocks(const struct foreach_list *, const void *metadata, unsigned blocks,
-                    void (*visit)(void *context, unsigned tensor, uint64_t elements),
+                    void (*visit)(void *context, unsigned tensor, uint64_t first,
+                                  uint64_t elements),
                     void *context);
 
 uintptr_t foreach_address(const struct foreach_list *, const void *metadata, unsigned list,

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "recognise.h"
 #include "driver.h"
+#include "foreign.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -240,7 +241,7 @@ static const char *name_of(CUfunction function) {
   return NULL;
 }
 
-static bool parameter_info(CUfunction function, size_t index, size_t *offset, size_t *size) {
+bool recognise_parameter(CUfunction function, size_t index, size_t *offset, size_t *size) {
   if (driver.cuFuncGetParamInfo &&
       driver.cuFuncGetParamInfo(function, index, offset, size) == CUDA_SUCCESS)
     return true;
@@ -285,20 +286,24 @@ static void report_layout(const struct parts *parts, unsigned count, size_t meta
     memcpy(row->why, why, sizeof why);
 }
 
-/* A function's family by name and layout; false when it is none of ours. */
-static bool classify(CUfunction function, const char *name, struct family *family) {
+/* A function's family by name and layout, or that it is somebody else's optimizer; false when it is neither. */
+static bool classify(CUfunction function, const char *name, struct function *met) {
+  struct family *family = &met->family;
   struct parts parts;
+  *met = (struct function){.handle = function};
   if (!name_parts(name, &parts)) {
     if (strstr(name, "FusedAdamMathFunctor"))
       report_notice("a fused Adam kernel of a PyTorch release that this version does not know was "
                     "seen: its state stays on the device (%.120s)",
                     strstr(name, "FusedAdamMathFunctor"));
-    return false;
+    else
+      met->foreign = foreign_of(function, name);
+    return met->foreign;
   }
   size_t offsets[PARAMETERS_MOST + 1] = {0}, sizes[PARAMETERS_MOST + 1] = {0};
   unsigned count = 0;
   while (count <= PARAMETERS_MOST &&
-         parameter_info(function, count, &offsets[count], &sizes[count]))
+         recognise_parameter(function, count, &offsets[count], &sizes[count]))
     count++;
   if (recognise_layout(name, count, offsets, sizes, family))
     return true;
@@ -310,12 +315,13 @@ static bool classify(CUfunction function, const char *name, struct family *famil
    under the same name after a flush is the same entry, with what was found out about it: any module
    that is unloaded flushes, and the running proof looks at every launch. Under another name only
    the report's row is kept, if it says the same. */
-static int index_of(CUfunction function, const char *name, const struct family *family) {
+static int index_of(const struct function *found, const char *name) {
+  const struct family *family = &found->family;
   pthread_mutex_lock(&table_lock);
   int index = -1;
   struct report_function *row = NULL;
   for (unsigned i = 0; i < function_count && index < 0; i++)
-    if (functions[i]->handle == function &&
+    if (functions[i]->handle == found->handle && functions[i]->foreign == found->foreign &&
         functions[i]->family.metadata_bytes == family->metadata_bytes &&
         strcmp(functions[i]->family.name, family->name) == 0) {
       if (strcmp(names[i], name) == 0)
@@ -326,9 +332,9 @@ static int index_of(CUfunction function, const char *name, const struct family *
     struct function *met = calloc(1, sizeof *met);
     char *copy = strdup(name);
     if (met && copy) {
-      met->handle = function;
-      met->family = *family;
-      met->row = row ? row : row_new(family->family, family->name, family->metadata_bytes);
+      *met = *found;
+      if (!met->foreign) /* foreign.c has rows of its own */
+        met->row = row ? row : row_new(family->family, family->name, family->metadata_bytes);
       names[function_count] = copy;
       functions[function_count] = met;
       index = (int)function_count++;
@@ -344,6 +350,17 @@ static int index_of(CUfunction function, const char *name, const struct family *
   return index;
 }
 
+/* A foreign function met before under this name: what is known of it holds. -1 when it is not. */
+static int foreign_index(CUfunction function, const char *name) {
+  int index = -1;
+  pthread_mutex_lock(&table_lock);
+  for (unsigned i = 0; i < function_count && index < 0; i++)
+    if (functions[i]->handle == function && functions[i]->foreign && strcmp(names[i], name) == 0)
+      index = (int)i;
+  pthread_mutex_unlock(&table_lock);
+  return index;
+}
+
 struct function *recognise(CUfunction function) {
   const uint64_t handle = (uint64_t)(uintptr_t)function;
   if (!handle || handle >> (64 - INDEX_BITS))
@@ -354,9 +371,10 @@ struct function *recognise(CUfunction function) {
   if (found >> INDEX_BITS != handle) {
     const unsigned flush = atomic_load_explicit(&flushes, memory_order_seq_cst);
     const char *name = name_of(function);
-    struct family family;
-    const int index =
-        name && classify(function, name, &family) ? index_of(function, name, &family) : -1;
+    struct function met;
+    int index = name ? foreign_index(function, name) : -1;
+    if (name && index < 0 && classify(function, name, &met))
+      index = index_of(&met, name);
     found = handle << INDEX_BITS | (uint64_t)(index + 1);
     atomic_store_explicit(word, found, memory_order_seq_cst);
     /* A flush that came in between wants this answer forgotten as well. */

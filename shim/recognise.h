@@ -12,6 +12,7 @@
 #include "../policy/report.h"
 #include "step.h"
 #include <cuda.h>
+#include <stdatomic.h>
 
 /* Elements of a tensor that one block steps, and what every launch of these kernels looks like. */
 enum { CHUNK_ELEMENTS = 65536, BLOCK_THREADS = 512 };
@@ -83,15 +84,23 @@ static inline unsigned element_bytes(const struct family *family, enum tensor_li
   return list < LIST_STATE ? family->parameter_bytes : family->state_bytes;
 }
 
-struct branch; /* calibrate.h */
+struct branch;  /* calibrate.h */
+struct foreign; /* foreign.h */
 
 /* A recognised function. Lives as long as the process: handles are few, and a report row outlives
  * its module. */
 struct function {
   CUfunction handle;
+  const struct foreign
+      *foreign; /* of an optimizer that is only named in the report; the rest is 0 */
   struct family family;
   struct report_function *row; /* NULL when the report's table is full */
   struct branch *branches;     /* what calibration found; under the enqueue lock */
+
+  /* State named by launches into captures: those since a launch began with the first one's tensor.
+   */
+  _Atomic uintptr_t captured_first;
+  _Atomic uint64_t captured_bytes;
 };
 
 /* The function of a launch, or NULL when it is not ours to touch. */
@@ -102,6 +111,9 @@ void recognise_forget(void);
 
 /* Calls `visit` for every function ever recognised. Under the enqueue lock. */
 void recognise_each(void (*visit)(struct function *, void *), void *context);
+
+/* Offset and size of a function's (or, in its place, a kernel's) parameter; false past the last. */
+bool recognise_parameter(CUfunction, size_t index, size_t *offset, size_t *size);
 
 /* Whether a mangled name is one of families.def. The layout of its parameters is another question.
  */

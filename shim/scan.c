@@ -241,9 +241,10 @@ struct named {
   unsigned last; /* the tensor before */
 };
 
-static void named_tensor(void *context, unsigned tensor, uint64_t elements) {
+static void named_tensor(void *context, unsigned tensor, uint64_t first, uint64_t elements) {
   struct named *named = context;
   struct scan *scan = named->scan;
+  (void)first;
   (void)elements;
   for (unsigned i = 0; i < named->list->lists && tensor != named->last; i++) {
     const uintptr_t address = foreach_address(named->list, named->metadata, i, tensor);

@@ -21,6 +21,7 @@
 #include "census.h"
 #include "driver.h"
 #include "move.h"
+#include "outside.h"
 #include "pace.h"
 #include "process.h"
 #include "quiet.h"
@@ -293,6 +294,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   if (process_capture_open() || pace->step < pace->put_off_until)
     return result; /* pieces keep their streaks; touches stay noted */
   if (view_open(&view, pace->context)) {
+    outside_tell(view.moments, view.moment_count);
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);

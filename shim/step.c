@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "step.h"
 #include "companion.h"
+#include "foreign.h"
 #include "lock.h"
 #include "plan.h"
 #include "process.h"
@@ -299,10 +300,44 @@ static CUresult carry_out(struct plan *plan) {
   return cpu ? step_cpu(plan) : step_stream(plan);
 }
 
+/* A launch into a capture goes to the graph as it is: its state is never moved from then on. */
+static void note_captured(struct function *function, const struct launch *launch,
+                          const unsigned char *metadata) {
+  const struct family *family = &function->family;
+  const uintptr_t first =
+      metadata_address(family, metadata, LIST_STATE, metadata_block_tensor(family, metadata, 0)) +
+      (uintptr_t)metadata_block_chunk(family, metadata, 0) * CHUNK_ELEMENTS * family->state_bytes;
+  uint64_t elements = 0;
+  for (unsigned block = 0; block < launch->grid[0]; block++)
+    elements += metadata_chunk_elements(family, metadata, block);
+  if (atomic_load_explicit(&function->captured_first, memory_order_relaxed) == first ||
+      !atomic_load_explicit(&function->captured_bytes, memory_order_relaxed)) {
+    atomic_store_explicit(&function->captured_first, first, memory_order_relaxed);
+    atomic_store_explicit(&function->captured_bytes, 0, memory_order_relaxed);
+  }
+  const uint64_t bytes = elements * family_states(family) * family->state_bytes;
+  const uint64_t all =
+      atomic_fetch_add_explicit(&function->captured_bytes, bytes, memory_order_relaxed) + bytes;
+  report_notice("%s is captured in a CUDA graph, its state stays on the device: keep "
+                "optimizer.step() out of the graph",
+                family->name);
+  if (!function->row)
+    return;
+  atomic_fetch_add_explicit(&function->row->launches, 1, memory_order_relaxed);
+  snprintf(function->row->why, sizeof function->row->why,
+           "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
+           "optimizer.step() out of the graph",
+           (unsigned long long)all);
+}
+
 bool step_launch(const struct launch *launch, CUresult *result) {
   struct function *function = recognise(launch->function);
   if (!function)
     return false;
+  if (function->foreign) {
+    foreign_launch(function->foreign, launch);
+    return false;
+  }
   const CUstream stream =
       launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
   struct arguments arguments;
@@ -311,8 +346,10 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     why = "launches with attributes are left alone";
   else if (arguments_read(&function->family, launch, &arguments, &why))
     why = launch_unsound(&function->family, launch, &arguments);
-  if (!why && process_capturing(launch->stream, launch->per_thread))
-    why = "launches in a capture are left alone";
+  if (!why && process_capturing(launch->stream, launch->per_thread)) {
+    note_captured(function, launch, arguments.metadata);
+    return false;
+  }
   if (why) {
     report_reason("a launch of %s did not look as expected: %s", function->family.name, why);
     return false;

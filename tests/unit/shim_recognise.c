@@ -1,6 +1,7 @@
 /* Recognition against every optimizer kernel name and layout of PyTorch's wheels, and a launch's arguments in both forms. The
    driver is a table of this test's own. */
 #include "shim/driver.h"
+#include "shim/range.h"
 #include "shim/recognise.h"
 #include "tests/lib/tap.h"
 #include <stddef.h>
@@ -54,6 +55,11 @@ static CUresult func_info(CUfunction function, size_t index, size_t *offset, siz
 static CUresult kernel_info(CUkernel kernel, size_t index, size_t *offset, size_t *size) {
   (void)kernel;
   return param_info(index, offset, size);
+}
+
+struct range *range_find(uintptr_t address) {
+  (void)address;
+  return NULL;
 }
 
 static struct function *ask(uintptr_t handle, const char *name, const struct row *row) {
@@ -288,6 +294,23 @@ static void test_told(void) {
       "the right name with another layout is told in the report, as a row and among the reasons");
 }
 
+/* Somebody else's optimizer: known, and never ours. */
+static void test_foreign(const struct row *row) {
+  static const char name[] = "triton_for_fused_0";
+  const uintptr_t handle = fresh();
+  struct function *function = ask(handle, name, row);
+  const unsigned functions = atomic_load(&report.function_count);
+  tap_ok(function && function->foreign && !function->row && !function->family.lists,
+         "somebody else's optimizer is known by its name and has no family");
+  unsigned same = 0;
+  for (unsigned i = 0; i < 300; i++) {
+    recognise_forget();
+    same += ask(handle, name, row) == function;
+  }
+  tap_ok(same == 300 && atomic_load(&report.function_count) == functions,
+         "it is the same after any number of modules were unloaded");
+}
+
 static void test_cache(const struct row *row) {
   const uintptr_t handle = fresh();
   struct function *function = ask(handle, row->name, row);
@@ -519,6 +542,7 @@ int main(int count, char **arguments) {
   }
   test_told();
   const struct row *row = row_of("DBL", "f32", 3336);
+  test_foreign(row);
   test_cache(row);
   test_full(row);
   return tap_done();

@@ -1,8 +1,9 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_calibrate shim_worker shim_ring shim_kernels)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_kernels)
 
-$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(STEP_REPORT)
+$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
+$(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate: $(B)/shim/probe.o $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
