@@ -7,11 +7,11 @@
    away in between. The host function does the exchange through the simulator's view of device memory.
 
    Rule for host functions: one waits for nothing but the other ranks' host functions of the same calls.
-   It never calls CUDA and takes no lock that is held across a CUDA call, and it has left its hardware
-   queue, so whatever the other ranks still have to enqueue can be enqueued. What is left is what NCCL
-   asks of programs: all ranks make a communicator's calls in the same order, and a process that
-   waits for a device (a free, a full queue) while its other device's call is not enqueued waits
-   for itself. */
+   It never calls CUDA and takes no lock that is held across a CUDA call. So it ends as soon as every
+   other rank's stream gets to its call, and that depends on this process only if the program's own order
+   of calls does. What is left is what NCCL asks of programs: all ranks make the calls of a communicator, and
+   with one hardware queue those of all communicators, in the same order; and a process that waits for a
+   device (a free, a full queue) while the call of its other device is not enqueued waits for itself. */
 #include "integration/pytorch/nccl/stream.h"
 #include "integration/pytorch/nccl/error.h"
 #include <stdlib.h>
