@@ -6,6 +6,7 @@
         ...
         t.record("loss", loss)
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -151,6 +152,21 @@ class Test:
         delta = self.delta()
         if delta is not None and not question(delta):
             self.unmet.append(f"unmet: {sentence}")
+
+    @contextlib.contextmanager
+    def part(self, name):
+        """One of several trainings in a case: with the library, its state must have moved and its steps must have been
+        carried out in the mode under test, whatever the others did."""
+        before = self.delta()
+        yield
+        after = self.delta()
+        if after is not None:
+            done = subtract(after, before)
+            mode = os.environ["OFFLOAD_STEP"]
+            if not done["totals"]["moved_out_bytes"]:
+                self.unmet.append(f"{name}: no state moved to the host")
+            if not sum(row["launches_" + mode] for row in done["functions"] if row["elements_host"]):
+                self.unmet.append(f"{name}: no launch over state on the host was carried out by {mode}")
 
     def run(self, *command, report=True):
         """Runs a script (or -m MODULE) as a program of its own, as this process with or without the library. Its report

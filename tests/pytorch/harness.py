@@ -193,6 +193,16 @@ def judge(case, mode, plain, run):
     return compare(plain, plain_result, run, result)
 
 
+def figures(case, mode, run):
+    """What was done in a case, for the reader."""
+    delta = run.result(case["name"])["delta"]
+    totals = delta["totals"]
+    lines = [f"{row['name']}: {row['launches_' + mode]} of {row['launches']} launches by {mode}, "
+             f"{row['elements_host']:,} of {row['elements']:,} elements with their state on the host"
+             for row in delta["functions"] if row["launches"]]
+    return lines + [f"{totals['moved_out_bytes']:,} bytes moved out, {totals['moved_home_bytes']:,} came home"]
+
+
 def judge_run(run):
     """What a process as a whole promises: it ends well, and the simulator saw no broken promise."""
     if run.status:
@@ -212,12 +222,12 @@ class Tap:
     def __init__(self):
         self.count = self.failed = 0
 
-    def result(self, sentence, problems):
+    def result(self, sentence, problems, figures=()):
         self.count += 1
         self.failed += bool(problems)
         print(f"{'not ok' if problems else 'ok'} {self.count} - {sentence}")
-        for problem in problems:
-            print(f"# {problem}")
+        for line in problems or figures:
+            print(f"# {line}")
         sys.stdout.flush()
 
     def done(self):
@@ -238,7 +248,8 @@ def run_group(tap, name, cases, plain, server, offload):
             continue
         run = server.run(offload, mode, [case["name"] for case in wanted])
         for case in wanted:
-            tap.result(f"{case['sentence']} ({mode})", judge(case, mode, plain, run))
+            problems = judge(case, mode, plain, run)
+            tap.result(f"{case['sentence']} ({mode})", problems, () if problems else figures(case, mode, run))
         name_of_run = name + "".join(f", {variable}={value}" for variable, value in
                                      {**cases[0]["environment"], **offload}.items())
         tap.result(f"{name_of_run}: the process ends well and breaks no promise of the driver ({mode})", judge_run(run))
