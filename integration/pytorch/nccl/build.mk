@@ -15,7 +15,7 @@ $(NCCL_LIBRARY): $(NCCL_OBJECTS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(HARDEN) -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic -o $@ $^ -ldl -lpthread -lm
 
-NCCL_TESTS := $(addprefix $(B)/tests/unit/nccl_,numbers collectives pairs streams communicators)
+NCCL_TESTS := $(addprefix $(B)/tests/unit/nccl_,numbers collectives pairs streams communicators failures)
 UNIT_TESTS += $(NCCL_TESTS)
 $(NCCL_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/nccl_ranks.h tests/unit/gpusim_driver.h tests/lib/tap.h \
     integration/pytorch/nccl/nccl.h integration/pytorch/nccl/number.h $(NCCL_LIBRARY) $(GPUSIM)/libcuda.so.1

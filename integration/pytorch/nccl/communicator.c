@@ -253,8 +253,11 @@ void communicator_fail(struct ncclComm *c, ncclResult_t result) {
 /* Waits until the last operation is through; a bound only for aborts, where work before it may never end. */
 static bool drained(struct ncclComm *c, bool abort) {
   const struct timespec pause = {0, 1000000};
+  uint64_t most_ms = c->segment.timeout_ns / 1000000;
   bool done = !c->submitted;
-  for (int ms = 0; !done && (!abort || ms < ABORT_PATIENCE_MS); ms++) {
+  if (most_ms > ABORT_PATIENCE_MS)
+    most_ms = ABORT_PATIENCE_MS;
+  for (uint64_t ms = 0; !done && (!abort || ms < most_ms); ms++) {
     done = driver.cuEventQuery(c->last) != CUDA_ERROR_NOT_READY;
     if (!done)
       nanosleep(&pause, NULL);
@@ -286,8 +289,8 @@ ncclResult_t communicator_end(struct ncclComm *c, bool abort) {
     /* A host function may still come: it needs all this. */
     if (current)
       driver.cuCtxPopCurrent(NULL);
-    return nccl_fail(ncclInternalError, "work before an aborted operation did not end within %d s",
-                     ABORT_PATIENCE_MS / 1000);
+    return nccl_fail(ncclInternalError,
+                     "work ahead of an aborted operation did not end; its memory is kept");
   }
   if (!abort)
     segment_leave(&c->segment, SEGMENT_LEFT);
