@@ -193,7 +193,7 @@ static void note_end(const struct config *config) {
                   "%s): lower it",
                   size_text(config->min_allocation.bytes, least), size_text(small, largest));
   if (!total(&t->steps))
-    report_reason("no fused Adam step was recognised; PyTorch: fused=True, fp32");
+    report_reason("no fused Adam step was recognised; PyTorch: fused=True");
 }
 
 /* The first reasons, as many as a line has room for; "" when there are none. */
