@@ -71,10 +71,12 @@ static double reduced(int ranks, size_t i, int type, int op) {
              : op == SCALED  ? result + 2 * x
                              : result + x;
   }
+  if (op == ncclAvg && is_integer(type)) {
+    int64_t mean = (int64_t)result / ranks;
+    return (double)mean;
+  }
   if (op == ncclAvg)
-    result = is_integer(type)      ? (double)((int64_t)result / ranks)
-             : type == ncclFloat64 ? result / ranks
-                                   : (double)((float)result / (float)ranks);
+    result = type == ncclFloat64 ? result / ranks : (double)((float)result / (float)ranks);
   return result;
 }
 

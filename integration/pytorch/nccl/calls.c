@@ -27,19 +27,17 @@ NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar,
                                                   ncclComm_t comm) {
   struct communicator_scalar made = {.used = true, .type = datatype};
   ncclResult_t result = communicator_check(comm);
-  if (result == ncclSuccess &&
-      (op == NULL || scalar == NULL || (unsigned)datatype >= ncclNumTypes ||
-       (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)))
-    result = nccl_fail(ncclInvalidArgument, "type %d, residence %d, scalar at %p", (int)datatype,
-                       (int)residence, scalar);
-  if (result == ncclSuccess) {
-    if (residence == ncclScalarDevice)
-      made.device_value = scalar;
-    else
-      memcpy(&made.value, scalar, reduce_element_bytes(datatype));
-    result = make_scalar(comm, &made, op);
-  }
-  return group_note(result);
+  if (result != ncclSuccess)
+    return group_note(result);
+  if (op == NULL || scalar == NULL || (unsigned)datatype >= ncclNumTypes ||
+      (residence != ncclScalarDevice && residence != ncclScalarHostImmediate))
+    return group_note(nccl_fail(ncclInvalidArgument, "type %d, residence %d, scalar at %p",
+                                (int)datatype, (int)residence, scalar));
+  if (residence == ncclScalarDevice)
+    made.device_value = scalar;
+  else
+    memcpy(&made.value, scalar, reduce_element_bytes(datatype));
+  return group_note(make_scalar(comm, &made, op));
 }
 
 NCCL_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {

@@ -14,6 +14,7 @@
    device (a free, a full queue) while the call of its other device is not enqueued waits for itself. */
 #include "integration/pytorch/nccl/stream.h"
 #include "integration/pytorch/nccl/error.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,13 +43,13 @@ _Static_assert(sizeof(struct work) == 4096, "the parameter in the PTX");
 
 /* Sends and receives share a kernel. */
 static ncclResult_t load_kernels(struct ncclComm *c) {
-  char text[COLLECTIVE_KINDS * 160] = ".version 6.5\n.target sm_70\n.address_size 64\n";
+  char text[COLLECTIVE_KINDS * 160];
+  int at = snprintf(text, sizeof text, ".version 6.5\n.target sm_70\n.address_size 64\n");
   for (int kind = 0; kind < COLLECTIVE_KINDS; kind++)
-    if (kind != COLLECTIVE_RECEIVE) {
-      strcat(text, ".visible .entry ");
-      strcat(text, collective_kernel((enum collective_kind)kind));
-      strcat(text, "(.param .align 16 .b8 work[4096])\n{\n ret;\n}\n");
-    }
+    if (kind != COLLECTIVE_RECEIVE)
+      at += snprintf(text + at, sizeof text - (size_t)at,
+                     ".visible .entry %s(.param .align 16 .b8 work[4096])\n{\n ret;\n}\n",
+                     collective_kernel((enum collective_kind)kind));
   ncclResult_t result = CHECK_CUDA(cuModuleLoadData(&c->module, text));
   for (int kind = 0; kind < COLLECTIVE_KINDS && result == ncclSuccess; kind++)
     result = CHECK_CUDA(cuModuleGetFunction(&c->kernels[kind], c->module,
