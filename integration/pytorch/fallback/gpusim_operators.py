@@ -160,6 +160,27 @@ def _pairs(argument, host):
     return []
 
 
+def _written_pairs(written, args, kwargs, host_args, host_kwargs):
+    """_pairs of the arguments that the operator writes."""
+    pairs = []
+    for i, key in written:
+        if i < len(args):
+            pairs += _pairs(args[i], host_args[i])
+        elif key in kwargs:
+            pairs += _pairs(kwargs[key], host_kwargs[key])
+    return pairs
+
+
+def _is_view_of(tensor, host):
+    return host.untyped_storage().data_ptr() == _host_view(tensor.untyped_storage().data_ptr())
+
+
+def _emptied(host):
+    if isinstance(host, (list, tuple)):
+        return type(host)(_emptied(one) for one in host)
+    return torch.empty(0, dtype=host.dtype)
+
+
 def _generator_for(device, given):
     """A CPU generator that continues the CUDA one: seeded by its seed and offset, which is then advanced."""
     source = given if given is not None else torch.cuda.default_generators[device.index]
@@ -216,17 +237,25 @@ def replacement(operator, name):
                     given = next((a for a in args if isinstance(a, torch.Generator)), None)
                 host_args = [None if isinstance(a, torch.Generator) else a for a in host_args]
                 generator = _generator_for(call.device, given)
-            outputs = []
-            for i, key in written:
-                if i < len(args):
-                    outputs += _pairs(args[i], host_args[i])
-                elif key in kwargs:
-                    outputs += _pairs(kwargs[key], host_kwargs[key])
-            result = run(host_args, host_kwargs, generator)
+            outputs = _written_pairs(written, args, kwargs, host_args, host_kwargs)
+            try:
+                result = run(host_args, host_kwargs, generator)
+            except RuntimeError as error:
+                # An out= argument of another size: these bytes can't grow, so the operator gets tensors that can.
+                if "not resizable" not in str(error) or not outputs:
+                    raise
+                for i, key in written:
+                    if i < len(args):
+                        host_args[i] = _emptied(host_args[i])
+                    elif key in kwargs:
+                        host_kwargs[key] = _emptied(host_kwargs[key])
+                outputs = _written_pairs(written, args, kwargs, host_args, host_kwargs)
+                result = run(host_args, host_kwargs, generator)
             for device_tensor, host in outputs:
-                # An out= argument that the operator resized.
+                # Resized by the operator, or empty before.
                 if device_tensor.size() != host.size():
                     device_tensor.resize_(host.size())
+                if host.numel() and not _is_view_of(device_tensor, host):
                     call.touch([device_tensor])
                     host_tensor(device_tensor).copy_(host)
             return call.to_device(result, {id(host): tensor for tensor, host in outputs})
