@@ -47,6 +47,24 @@ def ema_and_clipping(t):
     t.record_state("averages", averages)
 
 
+@case("AdamW fp32", modes="cpu stream direct")
+def foreach_over_state(t):
+    """foreach kernels over the state of a fused optimizer find it whole and send it home, which neighbours need not follow"""
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+    train(t, model, optimizer, steps=3)
+    averages = [state["exp_avg"] for state in optimizer.state.values()]
+    moved = sum(average.nbytes for average in averages if average.numel() > 65536)
+    t.check("nothing came home before", lambda delta: not delta["totals"]["moved_home_bytes"])
+    torch._foreach_mul_(averages, 0.5)
+    train(t, model, optimizer, steps=1, first=3, name="after ")
+    # Of a big tensor all whole pieces; its second moment stays where it is.
+    t.check("the first moments came home, and nothing else",
+            lambda delta: 0.9 * moved < delta["totals"]["moved_home_bytes"] <= sum(average.nbytes for average in averages))
+    train(t, model, optimizer, steps=4, first=4, name="again ")
+    record(t, model, optimizer)
+
+
 # ---- kernels known by their names alone ----
 
 class Kernel:
