@@ -178,7 +178,9 @@ class Test:
         if done.returncode:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
             raise RuntimeError(f"{command} ended with status {done.returncode}:\n{tail}")
-        self._add_reports([place] if report else [])
+        if report:
+            self._add_reports([place])
+            self._look_at_simulators([f"{place}.simulator"])
         return done.stdout
 
     def torchrun(self, processes, script, *arguments):
@@ -189,7 +191,17 @@ class Test:
                           "sh", "-c", 'export OFFLOAD_REPORT="$0.$RANK" GPUSIM_REPORT="$0.simulator.$RANK"; exec "$@"',
                           place / "report", sys.executable, script, *arguments, report=False)
         self._add_reports([place / f"report.{rank}" for rank in range(processes)])
+        self._look_at_simulators([place / f"report.simulator.{rank}" for rank in range(processes)])
         return output
+
+    def _look_at_simulators(self, places):
+        """The driver's word on the programs: no broken promise."""
+        for place in places:
+            with open(place, encoding="utf-8") as file:
+                simulator = json.load(file)
+            if simulator["violations"] or simulator["kernel_errors"]:
+                raise AssertionError(f"the simulator reports {simulator['violations']} violations and "
+                                     f"{simulator['kernel_errors']} kernel errors of a program")
 
     def _add_reports(self, places):
         if self._before is None:
