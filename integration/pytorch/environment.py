@@ -55,8 +55,16 @@ def place_of(lines):
 
 
 def run(command, log, what, remedy):
+    """Into the log; every now and then a line that says it goes on."""
+    start = time.monotonic()
     with open(log, "ab") as output:
-        status = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        while True:
+            try:
+                status = process.wait(timeout=20)
+                break
+            except subprocess.TimeoutExpired:
+                say(f"{what}, {time.monotonic() - start:.0f} s so far")
     if status:
         tail = log.read_text(errors="replace").splitlines()[-8:]
         print("\n".join(tail), file=sys.stderr)
@@ -78,7 +86,8 @@ def build(place, lines):
     run([sys.executable, "-m", "pip", "--python", new / "bin" / "python", "install", "--disable-pip-version-check",
          "--no-input", "--no-deps", "--only-binary", ":all:", "--no-compile", "--timeout", "60", "--retries", "3",
          "-r", wanted], log, "fetching the packages",
-        "with a network, run `make pytorch` again; a release that has no wheel for this Python can't be used")
+        "run `make pytorch` again once there is a network (no pip: `make deps`); a release that has no wheel for this "
+        "Python can't be used")
     # Imported it can't be yet: its libraries want those that are made from this environment.
     version = next(new.glob("lib/python*/site-packages/torch/version.py"), None)
     if version is None or not re.search(r"^cuda\b.*=\s*['\"]\d", version.read_text(), re.M):

@@ -4,6 +4,7 @@ import mmap
 import os
 import pathlib
 import re
+import warnings
 
 import torch
 
@@ -63,7 +64,7 @@ def _():
     assert len(ours) > 100, len(ours)
     assert ours <= wheels, sorted(ours - wheels)[:3]
     fused = {name for name in wheels if re.match(rb"_ZN2at6native\*25multi_tensor_apply_kernel.*FusedAdamMath", name)}
-    assert len(fused) >= 16, len(fused)
+    assert len(fused) == (20 if torch.__version__ >= "2.13" else 16), len(fused)
     assert fused <= ours, sorted(fused - ours)[:3]
 
 
@@ -100,7 +101,9 @@ def _():
     x = torch.arange(6.0, device="cuda")
     for size in (0, 3, 12):
         out = torch.empty(size, device="cuda")
-        torch.cat([x, x], out=out)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.cat([x, x], out=out)
         assert out.tolist() == [*range(6)] * 2, out
     torch.add(x, x, out=x)
     assert x.tolist() == [0, 2, 4, 6, 8, 10]
@@ -139,13 +142,13 @@ def _():
     calls = [("add_", 1.5), ("add_", ones), ("sub_", 1.5), ("mul_", 1.5), ("mul_", ones), ("div_", 1.5), ("div_", ones),
              ("sqrt_",), ("neg_",), ("reciprocal_",), ("zero_",), ("add_", list), ("sub_", list), ("mul_", list),
              ("div_", list), ("maximum_", list), ("lerp_", list, 0.25), ("addcmul_", list, list, 0.5),
-             ("addcdiv_", list, list, 0.5), ("addcdiv_", list, list, ones), ("mul_", torch.tensor(1.5))]
+             ("addcdiv_", list, list, 0.5), ("addcdiv_", list, list, ones), ("mul_", torch.tensor)]
     for dtype in FLOATS:
         for name, *arguments in calls:
             g = generator()
             make = lambda: [(torch.rand(n, generator=g) + 0.5).to(dtype) for n in (7, 600, 1)]
             cpu = make()
-            given = [make() if a is list else a for a in arguments]
+            given = [make() if a is list else torch.tensor(1.5, dtype=dtype) if a is torch.tensor else a for a in arguments]
             to_cuda = lambda v: [t.cuda() if isinstance(t, torch.Tensor) else t for t in v] if isinstance(v, list) \
                 else v.cuda() if isinstance(v, torch.Tensor) else v
             cuda, given_cuda = to_cuda(cpu), [to_cuda(v) for v in given]
