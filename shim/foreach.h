@@ -26,6 +26,6 @@ void foreach_blocks(const struct foreach_list *, const void *metadata, unsigned 
                                   uint64_t elements),
                     void *context);
 
-uintptr_t foreach_address(const struct foreach_list *, const void *metadata, unsigned list,
+uintptr_t foreach_address(const struct foreach_list *, const void *metadata, unsigned which,
                           unsigned tensor);
 #endif

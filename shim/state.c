@@ -405,7 +405,8 @@ size_t state_evict(size_t wanted_bytes) {
       const size_t enough =
           ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
       size_t moved;
-      items.count = enough < items.count ? enough : items.count;
+      while (items.count > enough)
+        items.count--;
       (void)move_to_host(&view, &items, NULL, false, &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }

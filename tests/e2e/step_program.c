@@ -196,7 +196,7 @@ static void fill(CUstream stream) {
   CU(cuCtxSynchronize());
   /* Small positive numbers in every type. */
   static const uint32_t patterns[LISTS] = {0, 0, 0x3a83126f, 0x372727ac, 0x36f036ef};
-  for (size_t list = 2; list < kernel.layout->lists; list++)
+  for (size_t list = 2; list < LISTS && list < kernel.layout->lists; list++)
     CU(cuMemsetD32Async(arrays[list], patterns[list], array_bytes(list) / 4, stream));
 }
 

@@ -65,6 +65,9 @@ static bool says(const char *title, const char *bytes, const char *remedy) {
           "28TensorListScalarListMetadataI" type "Li3EEENS1_28PointwiseOpScalarListFunctorI" type  \
           "Li3ELi3ELi0EEEJSt7dividesI" type "E")
 static const char addcdiv[] = ADDCDIV("f");
+static const char apex[] =
+    "_Z25multi_tensor_apply_kernelI18TensorListMetadataILi4EE11AdamFunctorIN3c104HalfEfiE"
+    "Jffffff10adamMode_tfEEvlPViT_T0_DpT1_";
 static const char blockwise[] =
     "_Z35kOptimizerStatic8bit2StateBlockwiseI13__nv_bfloat16Li0ELi256ELi1EEvPT_S2_PhS3_"
     "fffffifPfS4_S4_S4_ffbi";
@@ -81,9 +84,7 @@ static void test_names(void) {
       "triton_poi_fused_add_addcdiv_addcmul_lerp_mul_sqrt_0",
       "triton_poi_fused_add_div_lerp_mul_sqrt_sub_3",
       "triton_for_fused_0",
-      "_Z25multi_tensor_apply_"
-      "kernelI18TensorListMetadataILi4EE11AdamFunctorIN3c104HalfEfiEJffffff10ad"
-      "amMode_tfEEvlPViT_T0_DpT1_",
+      apex,
   };
   static const char *const nobodys[] = {
       "_Z4axpyPf",
