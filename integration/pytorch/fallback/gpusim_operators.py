@@ -130,25 +130,26 @@ class Call:
     def to_device(self, result, known):
         """The result as the CUDA operator would return it: arguments that were written, or new tensors."""
         fresh = []
-
-        def convert(value):
-            if isinstance(value, torch.Tensor):
-                if id(value) in known:
-                    return known[id(value)]
-                made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=self.device)
-                if value.numel():
-                    fresh.append((made, value))
-                return made
-            if isinstance(value, (list, tuple)):
-                return type(value)(convert(one) for one in value)
-            return value
-
-        converted = convert(result)
+        converted = self._convert(result, known, fresh)
         if fresh:
             self.touch([made for made, _ in fresh])
             for made, value in fresh:
                 host_tensor(made).copy_(value)
         return converted
+
+    # No function inside to_device: one that calls itself is a reference cycle, and would keep the tensors from being freed
+    # until Python collects its garbage.
+    def _convert(self, value, known, fresh):
+        if isinstance(value, torch.Tensor):
+            if id(value) in known:
+                return known[id(value)]
+            made = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=self.device)
+            if value.numel():
+                fresh.append((made, value))
+            return made
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._convert(one, known, fresh) for one in value)
+        return value
 
 
 def _pairs(argument, host):
