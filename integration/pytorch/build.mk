@@ -10,7 +10,8 @@ PYTORCH_ENVIRONMENT := $(PYTORCH)/environment
 pytorch: $(PYTORCH)/complete $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13
 pytorch-environment:
 	@$(PYTHON) $(PYTORCH_DIR)/environment.py --release '$(PYTORCH_RELEASE)' --link $(PYTORCH_ENVIRONMENT)
-$(PYTORCH_ENVIRONMENT): | pytorch-environment ;
+# Written when the link comes to point at another environment, whose files may be older than what was built.
+$(PYTORCH_ENVIRONMENT).path: | pytorch-environment ;
 
 # ---- libraries ----
 # What has functions of ours in NVIDIA's libraries: sources by library.
@@ -34,16 +35,18 @@ PYTORCH_OBJECTS_libnccl := $(NCCL_OBJECTS)
 PYTORCH_OURS += libnccl
 
 # Each library with functions of ours by itself, the others together.
-PYTORCH_STUBS = $(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
+PYTORCH_STUBS = $(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) \
+  $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib $(@D)
 PYTORCH_LIBRARIES := $(PYTORCH_OURS:%=$(PYTORCH)/libraries/made_%) $(PYTORCH)/libraries/made_stubs
 define PYTORCH_LIBRARY
-$$(PYTORCH)/libraries/made_$(1): $$(PYTORCH_OBJECTS_$(1)) $$(PYTORCH_DIR)/stubs.py $$(B)/gpusim/libcuda.so.1 $$(PYTORCH_ENVIRONMENT)
+$$(PYTORCH)/libraries/made_$(1): $$(PYTORCH_OBJECTS_$(1)) $$(PYTORCH_DIR)/stubs.py $$(B)/gpusim/libcuda.so.1 \
+    $$(PYTORCH_ENVIRONMENT).path
 	@$$(PYTORCH_STUBS) --only $(1) $$(PYTORCH_OBJECTS_$(1):%=--object %) \
 	  --link=-L$$(B)/gpusim --link=-l:libcuda.so.1 --link=-lm --link=-lpthread --link=-ldl --link=-lrt
 	@touch $$@
 endef
 $(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_LIBRARY,$(l))))
-$(PYTORCH)/libraries/made_stubs: $(PYTORCH_DIR)/stubs.py $(PYTORCH_ENVIRONMENT)
+$(PYTORCH)/libraries/made_stubs: $(PYTORCH_DIR)/stubs.py $(PYTORCH_ENVIRONMENT).path
 	@$(PYTORCH_STUBS) $(PYTORCH_OURS:%=--not %)
 	@touch $@
 $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpusim/libcuda.so.1
@@ -57,8 +60,9 @@ $(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_DIR)/fallback/operators.c
 
 # ---- kernels ----
 PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))
-$(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_kernels.py $(PYTORCH_ENVIRONMENT)
-	@$(PYTHON) $(PYTORCH_DIR)/compile_kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) --shims $(PYTORCH_DIR)/include $< $@
+$(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_kernels.py $(PYTORCH_ENVIRONMENT).path
+	@$(PYTHON) $(PYTORCH_DIR)/compile_kernels.py --nvcc $(NVCC) --environment $(PYTORCH_ENVIRONMENT) \
+	  --shims $(PYTORCH_DIR)/include $< $@
 
 $(PYTORCH)/complete: $(PYTORCH_LIBRARIES) $(PYTORCH)/libraries/libnvidia-ml.so.1 \
     $(PYTORCH)/libraries/libgpusim_operators.so $(PYTORCH_PTX)

@@ -80,7 +80,7 @@ def build(place, lines):
     say(f"building {lines[0]} and {len(lines) - 1} packages in {place} (about 530 MB to fetch, 1.4 GB on disk)")
     start = time.monotonic()
     run([sys.executable, "-m", "venv", "--without-pip", new], log, "python3 -m venv",
-        "install what it asks for (Debian: apt-get install python3-venv, or `make deps`), then run `make pytorch` again")
+        "install what it asks for (`make deps`; Debian: apt-get install python3-venv), then `make pytorch` again")
     wanted = new / "requirements.txt"
     wanted.write_text("\n".join(lines) + "\n")
     run([sys.executable, "-m", "pip", "--python", new / "bin" / "python", "install", "--disable-pip-version-check",
@@ -114,13 +114,15 @@ def environment(release):
 
 
 def link(place, name):
-    """Makes `name` point at the environment; untouched when it does, so that make sees no change."""
-    if os.path.islink(name) and os.readlink(name) == str(place):
+    """Makes `name` point at the environment, and writes NAME.path when that changes: make goes by its time."""
+    path = pathlib.Path(f"{name}.path")
+    if os.path.islink(name) and os.readlink(name) == str(place) and path.exists() and path.read_text() == f"{place}\n":
         return
-    os.makedirs(os.path.dirname(name), exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = f"{name}.{os.getpid()}"
     os.symlink(place, temporary)
     os.replace(temporary, name)
+    path.write_text(f"{place}\n")
 
 
 def main():

@@ -1,7 +1,8 @@
 """Makes the NVIDIA libraries that PyTorch's own ones want and the environment doesn't have. Called by build.mk.
 
 What they must export is read from PyTorch's libraries: sonames (readelf -d), undefined names and their versions (nm -D).
-Each name is a weak function that answers the library's "not supported"; objects given with --object bring real ones. With GPUSIM_TRACE=1 a stub that is called says so.
+Each name is a weak function that answers the library's "not supported"; objects given with --object bring real ones. With
+GPUSIM_TRACE=1 a stub that is called says so.
 """
 
 import argparse
@@ -90,11 +91,13 @@ def make(library, soname, versions, out, arguments):
     code = out / f"{library}.c"
     code.write_text(source(library, names))
     command = [arguments.cc, "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wno-unused-function",
-               "-Wno-builtin-declaration-mismatch", f"-Wl,-soname,{soname}", "-Wl,-z,relro,-z,now", "-o", out / soname, code]
+               "-Wno-builtin-declaration-mismatch", f"-Wl,-soname,{soname}", "-Wl,-z,relro,-z,now", "-o", out / soname,
+               code]
     versioned = {version: sorted(found) for version, found in versions.items() if version}
     if versioned:
         script = out / f"{library}.map"
-        script.write_text("".join(f"{v} {{ global: {'; '.join(found)}; }};\n" for v, found in sorted(versioned.items())))
+        script.write_text("".join(f"{version} {{ global: {'; '.join(found)}; }};\n"
+                                  for version, found in sorted(versioned.items())))
         command.append(f"-Wl,--version-script={script}")
     subprocess.check_call(command + arguments.object + arguments.link)
 

@@ -7,7 +7,8 @@
 namespace at::native {
 namespace {
 
-template <class opmath> __device__ __forceinline__ opmath unscaled(opmath value, float *found_inf, const float *inverse) {
+template <class opmath>
+__device__ __forceinline__ opmath unscaled(opmath value, float *found_inf, const float *inverse) {
   if (!::isfinite(value))
     *found_inf = 1.f;
   return *inverse == 1.f ? value : value * static_cast<opmath>(*inverse);
@@ -57,8 +58,9 @@ void _amp_foreach_non_finite_check_and_unscale_cuda_(TensorList scaled_grads, at
 
 /* An overflow shrinks the scale and starts counting anew; growth_interval steps in a row without one let it grow, unless
    it would become infinite. */
-__global__ void amp_update_scale_cuda_kernel(float *scale, int *growth_tracker, const float *found_inf,
-                                             double growth_factor, double backoff_factor, int growth_interval) {
+__global__ void amp_update_scale_cuda_kernel(float *scale, int *growth_tracker,
+                                             const float *found_inf, double growth_factor,
+                                             double backoff_factor, int growth_interval) {
   if (*found_inf != 0.f) {
     *scale = static_cast<float>(*scale * backoff_factor);
     *growth_tracker = 0;

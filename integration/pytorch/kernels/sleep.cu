@@ -12,6 +12,8 @@ __global__ void spin_kernel(int64_t cycles) {
 
 } // namespace
 
-void emit_sleep(int64_t cycles) { spin_kernel<<<1, 1>>>(cycles); }
+void emit_sleep(int64_t cycles) {
+  spin_kernel<<<1, 1>>>(cycles);
+}
 
 } // namespace at::cuda

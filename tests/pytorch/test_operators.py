@@ -1,3 +1,4 @@
+#!/usr/bin/env -S integration/pytorch/run
 """What integration/pytorch promises of itself, without the preload. Run by integration/pytorch/run; prints TAP."""
 import ctypes
 import mmap
@@ -189,13 +190,14 @@ def _():
 
 @test("running out of memory is PyTorch's error, with its figures")
 def _():
+    kept = torch.ones(1000, device="cuda")
     total = torch.cuda.mem_get_info()[1]
     try:
         torch.empty(total + 1, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError as error:
         assert "Tried to allocate 4.00 GiB" in str(error) and "this process has" in str(error), error
     else:
-        raise AssertionError("allocated")
+        raise AssertionError(f"allocated beside {kept.numel()} elements")
 
 
 @test("matrix products of all types equal the CPU's")
