@@ -251,6 +251,14 @@ every_type() {
   expect '.functions[0].name == "Adam amsgrad fp32" and .functions[0].launches_cpu == 0' "amsgrad"
 }
 
+@test "fp32 kernels under the names and arguments of 2.0 and 2.1 are calibrated and stepped by the CPU" {
+  for kernel in typed-20-adamw typed-20-adam typed-21-adamw typed-21-adam; do
+    OFFLOAD_STEP=cpu compare cpu $kernel garbage=1 changing_lr=1 extra=1
+    expect '.functions[0].generation == "torch 2.0-2.2" and .totals.proofs > 0' "the generation of $kernel"
+  done
+  OFFLOAD_STEP=cpu compare cpu typed-21-adam lr_pointer=1 maximize=1
+}
+
 @test "all 16 kernels of 2.3 and all 20 of 2.12 equal the program alone by stream and direct" {
   types=4 names='' modes=stream
   every_type 23 garbage=1 extra=1

@@ -103,6 +103,26 @@ __device__ void step_element(Element<S> &e, const Launch &launch, S correction1,
   e.p -= (S)launch.lr / correction1 * e.m / (root + (S)launch.eps);
 }
 
+#if TYPED_RELEASE < 23
+// fp32 as those releases have it, which the CPU step knows.
+__device__ void step_old(Element<float> &e, const Launch &launch, float step, bool adamw) {
+  const double lr = launch.lr, b1 = launch.beta1, b2 = launch.beta2;
+  const float correction1 = (float)__dadd_rn(1.0, -pow(b1, (double)step));
+  const float root2 = __fsqrt_rn((float)__dadd_rn(1.0, -pow(b2, (double)step)));
+  const float size = (float)__ddiv_rn(lr, (double)correction1);
+  float g = launch.maximize ? -e.g : e.g;
+  if (launch.decay != 0 && adamw)
+    e.p = (float)__fma_rn(-__dmul_rn(lr, launch.decay), (double)e.p, (double)e.p);
+  if (launch.decay != 0 && !adamw)
+    g = (float)__fma_rn((double)e.p, launch.decay, (double)g);
+  e.m = (float)__fma_rn((double)e.m, b1, __dmul_rn(__dadd_rn(1.0, -b1), (double)g));
+  e.v = (float)__fma_rn((double)e.v, b2,
+                        __dmul_rn(__dmul_rn(__dadd_rn(1.0, -b2), (double)g), (double)g));
+  const float denominator = (float)__dadd_rn((double)__fdiv_rn(__fsqrt_rn(e.v), root2), launch.eps);
+  e.p = __fadd_rn(e.p, -__fdiv_rn(__fmul_rn(size, e.m), denominator));
+}
+#endif
+
 /* P: parameter and gradient; M: every state. */
 template <typename P, typename M, int lists>
 __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch launch, bool adamw) {
@@ -129,8 +149,13 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
       e.g /= (S)*launch.grad_scale;
       g[i] = (P)e.g;
     }
-    step_element(e, launch, correction1, root2, (int)(aligned ? i % 4 : i / 512 % 4), adamw,
-                 lists == 5);
+#if TYPED_RELEASE < 23
+    if constexpr (sizeof(P) == 4 && lists == 4)
+      step_old(e, launch, step, adamw);
+    else
+#endif
+      step_element(e, launch, correction1, root2, (int)(aligned ? i % 4 : i / 512 % 4), adamw,
+                   lists == 5);
     p[i] = (P)e.p;
     m[i] = (M)e.m;
     v[i] = (M)e.v;
