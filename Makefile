@@ -39,7 +39,7 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  %-16s %s\n", $$1, $$2}' | sort
 
 include $(wildcard shim/build.mk adam/build.mk policy/build.mk nvme/build.mk tests/gpusim/build.mk tests/build.mk \
-  integration/build.mk integration/charlm/build.mk \
+  integration/build.mk integration/charlm/build.mk integration/pytorch/nccl/build.mk integration/pytorch/build.mk \
   integration/gpu/build.mk)
 include check.mk
 
@@ -58,9 +58,10 @@ PREFIX ?= /usr/local
 ## install: the library, its companion and the program `offload` under PREFIX (/usr/local)
 .PHONY: install
 install: $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
-	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin'
+	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include'
 	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so '$(DESTDIR)$(PREFIX)/lib'
 	install -m 755 $(B)/offload '$(DESTDIR)$(PREFIX)/bin'
+	install -m 644 policy/offload.h '$(DESTDIR)$(PREFIX)/include'
 	@case '$(PREFIX)' in \
 	  *[\ :]*) echo 'installed; LD_PRELOAD carries no blanks and colons: ln -s '\''$(PREFIX)/lib'\'' /tmp/offload and preload /tmp/offload/liboffload.so' ;; \
 	  *) echo 'use it: LD_PRELOAD=$(PREFIX)/lib/liboffload.so PROGRAM, or: $(PREFIX)/bin/offload run -- PROGRAM' ;; esac

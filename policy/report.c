@@ -251,7 +251,7 @@ static void note_end(const struct config *config) {
                   "the graph (PyTorch: capturable=False, step() after replay())",
                   size_text(total(&t->captured_state_bytes), largest));
   else if (!total(&t->steps))
-    report_reason("no fused Adam step was recognised; PyTorch: fused=True, fp32");
+    report_reason("no fused Adam step was recognised; PyTorch: fused=True");
 }
 
 /* The first reasons, as many as a line has room for; "" when there are none. */
@@ -352,12 +352,14 @@ static void write_functions(struct json *json) {
     json_number(json, "launches_refused", total(&f->launches_refused));
     json_number(json, "blocks", total(&f->blocks));
     json_number(json, "blocks_taken", total(&f->blocks_taken));
+    json_number(json, "elements", total(&f->elements));
+    json_number(json, "elements_host", total(&f->elements_host));
     json_end(json, '}');
   }
   json_end(json, ']');
 }
 
-static int write_report(int fd, const void *context) {
+static int write_json(int fd, const void *context) {
   const struct config *config = context;
   struct json writer, *json = &writer;
   json_open(json, fd);
@@ -386,13 +388,17 @@ static int write_report(int fd, const void *context) {
   return json_close(json);
 }
 
+int report_write(const struct config *config, const char *path) {
+  return report_file_write(path, write_json, config);
+}
+
 void report_finish(const struct config *config) {
   note_end(config);
   char path[PATH_BYTES], shown[PATH_SHOWN + 4];
   int error = 0;
   if (config->report)
     error = report_file_path(config->report, path, sizeof path)
-                ? report_file_write(path, write_report, config)
+                ? report_write(config, path)
                 : ENAMETOOLONG;
   exit_line(config->report && !error ? path : NULL);
   if (error)

@@ -23,6 +23,7 @@ struct report_function {
   char why[256]; /* why not a better mode; "" when nothing stands in the way */
   _Atomic uint64_t launches, launches_cpu, launches_stream, launches_direct, launches_refused,
       blocks, blocks_taken;
+  _Atomic uint64_t elements, elements_host; /* stepped; of these, with m and v on the host */
 };
 enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
 
@@ -77,6 +78,9 @@ void report_configure(const struct config *);
    target, is renamed); devices, FIFOs and the program's own output are written as they are. Errors
    are one line on stderr. */
 void report_finish(const struct config *);
+
+/* The JSON file now, to this path; 0 or an errno. Nobody may be changing a row's words meanwhile. */
+int report_write(const struct config *, const char *path);
 
 /* Forgets everything (a forked child starts anew). */
 void report_reset(void);

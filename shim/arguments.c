@@ -4,20 +4,23 @@
 #include "recognise.h"
 #include <string.h>
 
-/* Offsets behind the metadata; the same in every family (checked when the function was recognised).
- */
-enum {
-  LR_POINTER = 8,
-  LR = 16,
-  BETA1 = 24,
-  BETA2 = 32,
-  WEIGHT_DECAY = 40,
-  EPS = 48,
-  MAXIMIZE = 56,
-  GRAD_SCALE = 64,
-  FOUND_INF = 72,
-  ARGUMENTS_END = 80
+/* Where an argument lies in struct arguments, and its size there. */
+static const struct member {
+  size_t offset, bytes;
+} members[ARGUMENTS_MOST] = {
+#define X(name, size, member)                                                                      \
+  [ARGUMENT_##name] = {offsetof(struct arguments, member), sizeof(((struct arguments *)0)->member)},
+    ARGUMENT_LIST(X)
+#undef X
 };
+#define X(name, size, member)                                                                      \
+  _Static_assert(sizeof(((struct arguments *)0)->member) == (size), #member " has its size");
+ARGUMENT_LIST(X)
+#undef X
+
+struct arguments arguments_of(const struct family *family) {
+  return (struct arguments){.amsgrad = family->lists == LISTS_MOST, .mode = family->mode == ADAM_W};
+}
 
 /* The packed form's buffer, when it is there and large enough. */
 static const unsigned char *packed(const struct family *family, void **extra) {
@@ -30,64 +33,51 @@ static const unsigned char *packed(const struct family *family, void **extra) {
       bytes = *(const size_t *)extra[1];
     else
       return NULL;
-  return bytes >= family->metadata_bytes + ARGUMENTS_END ? buffer : NULL;
+  return bytes >= family->metadata_bytes + family->arguments_bytes ? buffer : NULL;
+}
+
+/* What a launch says about the family itself must be what its name says. */
+static const char *contradiction(const struct family *family, const struct arguments *arguments) {
+  const struct arguments said = arguments_of(family);
+  if (arguments->maximize > 1)
+    return "maximize is neither true nor false";
+  if (arguments->amsgrad != said.amsgrad)
+    return "amsgrad is not what the number of tensor lists says";
+  return arguments->mode != said.mode ? "the mode is not that of its source file" : NULL;
 }
 
 bool arguments_read(const struct family *family, const struct launch *launch,
                     struct arguments *arguments, const char **why) {
-  const unsigned char *at[FAMILY_PARAMETERS];
-  if (launch->kernel_parameters) {
-    for (unsigned i = 0; i < FAMILY_PARAMETERS; i++)
-      if (!(at[i] = launch->kernel_parameters[i])) {
-        *why = "a kernel parameter is missing";
-        return false;
-      }
-  } else {
-    const unsigned char *buffer = packed(family, launch->extra);
-    if (!buffer) {
-      *why = "the packed parameters are missing or too short";
-      return false;
-    }
-    static const unsigned offsets[FAMILY_PARAMETERS] = {
-        0, 0, LR_POINTER, LR, BETA1, BETA2, WEIGHT_DECAY, EPS, MAXIMIZE, GRAD_SCALE, FOUND_INF};
-    at[0] = buffer;
-    for (unsigned i = 1; i < FAMILY_PARAMETERS; i++)
-      at[i] = buffer + family->metadata_bytes + offsets[i];
-  }
-  arguments->metadata = at[0];
-  memcpy(&arguments->lr_pointer, at[2], sizeof arguments->lr_pointer);
-  memcpy(&arguments->lr, at[3], sizeof arguments->lr);
-  memcpy(&arguments->beta1, at[4], sizeof arguments->beta1);
-  memcpy(&arguments->beta2, at[5], sizeof arguments->beta2);
-  memcpy(&arguments->weight_decay, at[6], sizeof arguments->weight_decay);
-  memcpy(&arguments->eps, at[7], sizeof arguments->eps);
-  arguments->maximize = at[8][0];
-  memcpy(&arguments->grad_scale, at[9], sizeof arguments->grad_scale);
-  memcpy(&arguments->found_inf, at[10], sizeof arguments->found_inf);
-  if (arguments->maximize > 1) {
-    *why = "maximize is neither true nor false";
+  const unsigned char *buffer = NULL;
+  *arguments = arguments_of(family);
+  if (!launch->kernel_parameters && !(buffer = packed(family, launch->extra))) {
+    *why = "the packed parameters are missing or too short";
     return false;
   }
-  return true;
+  arguments->metadata = buffer ? buffer : launch->kernel_parameters[0];
+  for (unsigned i = 0; i < family->argument_count; i++) {
+    const struct member *member = &members[family->arguments[i]];
+    const unsigned char *from = buffer ? buffer + family->metadata_bytes + family->offsets[i]
+                                       : launch->kernel_parameters[i + 1];
+    if (!arguments->metadata || !from) {
+      *why = "a kernel parameter is missing";
+      return false;
+    }
+    memcpy((char *)arguments + member->offset, from, member->bytes);
+  }
+  const char *wrong = contradiction(family, arguments);
+  if (wrong)
+    *why = wrong;
+  return !wrong;
 }
 
 CUresult arguments_launch(const struct function *function, const struct arguments *arguments,
                           unsigned blocks, unsigned shared_bytes, CUstream stream) {
+  const struct family *family = &function->family;
   struct arguments copy = *arguments;
-  unsigned char functor = 0;
-  void *parameters[FAMILY_PARAMETERS] = {
-      (void *)(uintptr_t)copy.metadata,
-      &functor,
-      &copy.lr_pointer,
-      &copy.lr,
-      &copy.beta1,
-      &copy.beta2,
-      &copy.weight_decay,
-      &copy.eps,
-      &copy.maximize,
-      &copy.grad_scale,
-      &copy.found_inf,
-  };
+  void *parameters[PARAMETERS_MOST] = {(void *)(uintptr_t)copy.metadata};
+  for (unsigned i = 0; i < family->argument_count; i++)
+    parameters[i + 1] = (char *)&copy + members[family->arguments[i]].offset;
   return driver.cuLaunchKernel(function->handle, blocks, 1, 1, BLOCK_THREADS, 1, 1, shared_bytes,
                                stream, parameters, NULL);
 }
@@ -108,7 +98,12 @@ uintptr_t metadata_address(const struct family *family, const unsigned char *met
 
 int64_t metadata_elements(const struct family *family, const unsigned char *metadata,
                           unsigned tensor) {
-  return (int64_t)word(metadata, family->numel_offset + tensor * (size_t)8);
+  const size_t at = family->numel_offset + (size_t)tensor * family->numel_bytes;
+  int narrow; /* before 2.1 */
+  if (family->numel_bytes == sizeof(uint64_t))
+    return (int64_t)word(metadata, at);
+  memcpy(&narrow, metadata + at, sizeof narrow);
+  return narrow;
 }
 
 uintptr_t metadata_step(const struct family *family, const unsigned char *metadata,
@@ -141,11 +136,14 @@ void metadata_set_address(const struct family *family, unsigned char *metadata,
 }
 
 void metadata_set_tensor(const struct family *family, unsigned char *metadata, unsigned tensor,
-                         const uintptr_t addresses[4], int64_t elements, uintptr_t step) {
-  for (unsigned list = 0; list < 4; list++)
+                         const uintptr_t *addresses, int64_t elements, uintptr_t step) {
+  for (unsigned list = 0; list < family->lists; list++)
     metadata_set_address(family, metadata, (enum tensor_list)list, tensor, addresses[list]);
   const uint64_t step_address = step;
-  memcpy(metadata + family->numel_offset + tensor * (size_t)8, &elements, sizeof elements);
+  const int narrow = (int)elements;
+  memcpy(metadata + family->numel_offset + (size_t)tensor * family->numel_bytes,
+         family->numel_bytes == sizeof elements ? (const void *)&elements : &narrow,
+         family->numel_bytes);
   memcpy(metadata + family->steps_offset + tensor * (size_t)8, &step_address, sizeof step_address);
 }
 
@@ -160,6 +158,14 @@ void metadata_set_block(const struct family *family, unsigned char *metadata, un
     memcpy(entry, &wide, sizeof wide);
   const int number = (int)chunk;
   memcpy(metadata + family->block_chunk_offset + block * (size_t)4, &number, sizeof number);
+}
+
+uint64_t metadata_chunk_elements(const struct family *family, const unsigned char *metadata,
+                                 unsigned block) {
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const uint64_t left = (uint64_t)metadata_elements(family, metadata, tensor) -
+                        (uint64_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS;
+  return left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
 }
 
 const char *launch_unsound(const struct family *family, const struct launch *launch,
@@ -179,10 +185,11 @@ const char *launch_unsound(const struct family *family, const struct launch *lau
     if (chunk < 0 || elements <= 0 || elements > (int64_t)1 << 46 ||
         (int64_t)chunk * CHUNK_ELEMENTS >= elements)
       return "a block names a chunk outside its tensor";
-    for (unsigned list = 0; list < 4; list++) {
-      const uintptr_t address = metadata_address(family, metadata, (enum tensor_list)list, tensor);
-      if (!address || address % sizeof(float))
-        return "a tensor's address is not that of floats";
+    for (unsigned i = 0; i < family->lists; i++) {
+      const enum tensor_list list = (enum tensor_list)i;
+      const uintptr_t address = metadata_address(family, metadata, list, tensor);
+      if (!address || address % element_bytes(family, list))
+        return "a tensor's address is not that of its elements";
     }
     if (!metadata_step(family, metadata, tensor))
       return "a tensor has no step counter";

@@ -127,7 +127,7 @@ static CUresult download(const struct run *run, const struct calibration_set *se
 /* The program's kernel over one set. */
 static CUresult run_kernel(const struct run *run, unsigned index) {
   const struct calibration_set *set = &run->sets[index];
-  const struct family *family = run->function->family;
+  const struct family *family = &run->function->family;
   struct lists *in = &run->bench->in[index];
   unsigned char metadata[METADATA_BYTES_MOST] = {0};
   const CUdeviceptr base = run->ring->calibration;
@@ -138,16 +138,16 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
   float *words = mirror(run, STEP_AT);
   words[0] = set->step;
   words[1] = (float)set->hyper.lr;
-  struct arguments arguments = {
-      .metadata = metadata,
-      .lr_pointer = run->what.lr_is_float ? (const float *)(uintptr_t)(base + LR_AT) : NULL,
-      .lr = set->hyper.lr,
-      .beta1 = set->hyper.beta1,
-      .beta2 = set->hyper.beta2,
-      .weight_decay = set->hyper.weight_decay,
-      .eps = set->hyper.eps,
-      .maximize = set->hyper.maximize,
-  };
+  struct arguments arguments = arguments_of(family);
+  arguments.metadata = metadata;
+  if (run->what.lr_is_float)
+    arguments.lr_pointer = (const float *)(uintptr_t)(base + LR_AT);
+  arguments.lr = set->hyper.lr;
+  arguments.beta1 = set->hyper.beta1;
+  arguments.beta2 = set->hyper.beta2;
+  arguments.weight_decay = set->hyper.weight_decay;
+  arguments.eps = set->hyper.eps;
+  arguments.maximize = set->hyper.maximize;
   calibration_fill(&run->what, set, index, elements_of(in));
   TRY(upload(run, set, in));
   TRY(driver.cuMemcpyHtoDAsync_v2(base + STEP_AT, words, 2 * sizeof *words, run->ring->scratch));
@@ -326,7 +326,7 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
     return NULL;
   }
   run.what = (struct calibration_case){
-      .mode = function->family->mode,
+      .mode = function->family.mode,
       .decays = arguments->weight_decay != 0,
       .lr_is_float = arguments->lr_pointer != NULL,
       .hyper = {.lr = arguments->lr_pointer ? 1e-3 : arguments->lr,

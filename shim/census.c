@@ -76,8 +76,21 @@ static struct range *holder(uintptr_t address, size_t bytes) {
   return range && bytes <= range->bytes - (address - range->base) ? range : NULL;
 }
 
-struct range *census_name(CUcontext context, uintptr_t address, uintptr_t partner, size_t bytes,
-                          size_t first, uint64_t step) {
+/* The states of the tensor that come after this one, in turn. */
+static void set_partners(struct moment *moment, const struct state_tensor *tensor, unsigned which) {
+  unsigned n = 0;
+  moment->partners[0] = moment->partners[1] = 0;
+  for (unsigned i = 1; i < TENSOR_STATES; i++) {
+    const uintptr_t partner = tensor->states[(which + i) % TENSOR_STATES];
+    if (partner)
+      moment->partners[n++] = partner;
+  }
+}
+
+struct range *census_name(CUcontext context, const struct state_tensor *tensor, unsigned which,
+                          uint64_t step) {
+  const uintptr_t address = tensor->states[which];
+  const size_t bytes = tensor->bytes;
   struct range *range = NULL;
   pthread_mutex_lock(&mutex);
   struct moment *moment = find(address);
@@ -91,9 +104,9 @@ struct range *census_name(CUcontext context, uintptr_t address, uintptr_t partne
     if (moment->bytes != bytes || !moment->range)
       moment->range = holder(address, bytes);
     moment->context = context;
-    moment->partner = partner;
+    set_partners(moment, tensor, which);
     moment->bytes = bytes;
-    moment->first = first;
+    moment->first = tensor->first;
     moment->step = step;
     range = moment->range;
   }

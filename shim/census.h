@@ -4,11 +4,13 @@
 #ifndef OFFLOAD_CENSUS_H
 #define OFFLOAD_CENSUS_H
 #include "range.h"
+#include "state.h"
 
-/* exp_avg or exp_avg_sq of one tensor; its partner is the other. */
+/* One state of a tensor; its partners are the others, in turn: of exp_avg exp_avg_sq and then the
+   maximum, of that exp_avg and then exp_avg_sq. 0 where there are no more. */
 struct moment {
   CUcontext context; /* whose launch named it */
-  uintptr_t address, partner;
+  uintptr_t address, partners[TENSOR_STATES - 1];
   size_t bytes;
   uint64_t step;       /* of that context that named it last */
   size_t first;        /* the furthest byte at which a launch of that step began it */
@@ -18,10 +20,10 @@ struct moment {
 /* Whether naming this address from byte `first` on repeats what the step has named already. */
 bool census_repeats(uintptr_t address, size_t first, uint64_t step);
 
-/* Names a moment in a step. Its range, or NULL when it is outside every range (or memory is short).
- */
-struct range *census_name(CUcontext context, uintptr_t address, uintptr_t partner, size_t bytes,
-                          size_t first, uint64_t step);
+/* Names a tensor's state number `which` in a step. Its range, or NULL when it is outside every range
+   (or memory is short). */
+struct range *census_name(CUcontext context, const struct state_tensor *, unsigned which,
+                          uint64_t step);
 
 /* Forgets moments in [base, base+bytes), and those of a context last named before `step`. */
 void census_forget(uintptr_t base, size_t bytes);
@@ -30,7 +32,7 @@ void census_forget_before(CUcontext context, uint64_t step);
 /* Whether anything of the context is known. */
 bool census_any(CUcontext context);
 
-/* A context's moments, in the order they were first named (m and v of a tensor side by side), as an array
+/* A context's moments, in the order they were first named (the states of a tensor side by side), as an array
    the caller frees; ranges of other contexts count as none. NULL when there are none. Under the
    enqueue lock their ranges stay valid. */
 struct moment *census_list(CUcontext context, size_t *count);

@@ -10,8 +10,9 @@ static bool taken(const struct launch *launch, CUresult *result, const char *whe
     (void)process_note(*result, where);
     return true;
   }
-  state_foreign_launch(launch->function, hook_stream(launch->stream, launch->per_thread),
-                       launch->kernel_parameters, launch->extra);
+  state_foreign_launch(launch->function, launch->grid[0],
+                       hook_stream(launch->stream, launch->per_thread), launch->kernel_parameters,
+                       launch->extra);
   return false;
 }
 
@@ -67,7 +68,8 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
                          unsigned block_x, unsigned block_y, unsigned block_z,                     \
                          unsigned shared_bytes, CUstream stream, void **kernel_parameters) {       \
     if (process_active())                                                                          \
-      state_foreign_launch(function, hook_stream(stream, is_per_thread), kernel_parameters, NULL); \
+      state_foreign_launch(function, grid_x, hook_stream(stream, is_per_thread),                   \
+                           kernel_parameters, NULL);                                               \
     return hook_pass(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,         \
                               shared_bytes, stream, kernel_parameters));                           \
   }

@@ -312,10 +312,13 @@ static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t
   report_add(move_ns, ns);
   if (!moved)
     return;
-  if (tier == PIECE_HOST)
+  if (tier == PIECE_HOST) {
     report_add(pieces_moved, moved);
-  else
+    report_add(moved_out_bytes, bytes);
+  } else {
     report_add(pieces_home, moved);
+    report_add(moved_home_bytes, bytes);
+  }
   report_line(said ? LOG_VERBOSE : LOG_NORMAL, "%s %.1f MiB of optimizer state %s in %.1f ms",
               tier == PIECE_HOST ? "moved" : "brought", (double)bytes / 1048576.0,
               tier == PIECE_HOST ? "to host memory" : "back to the device", (double)ns / 1e6);

@@ -33,8 +33,9 @@ struct plan {
 /* Address of a run's first element in a list. */
 static inline uintptr_t run_address(const struct plan *plan, const struct run_of_blocks *run,
                                     enum tensor_list list) {
-  return metadata_address(plan->function->family, plan->arguments.metadata, list, run->tensor) +
-         (uintptr_t)run->chunk * CHUNK_ELEMENTS * sizeof(float);
+  const struct family *family = &plan->function->family;
+  return metadata_address(family, plan->arguments.metadata, list, run->tensor) +
+         (uintptr_t)run->chunk * CHUNK_ELEMENTS * element_bytes(family, list);
 }
 
 /* Records where the program's stream is now, for the side streams to start from, and launches the

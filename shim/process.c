@@ -6,11 +6,14 @@
    loads. */
 #define _GNU_SOURCE
 #include "process.h"
+#include "../policy/offload.h"
 #include "../policy/report.h"
 #include "cancel.h"
 #include "driver.h"
 #include "elf.h"
+#include "lock.h"
 #include "step.h"
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -67,6 +70,18 @@ static void at_exit(void) {
   (void)stop();
   step_finish();
   report_finish(&settings);
+}
+
+/* A row's words change under the enqueue lock. */
+__attribute__((visibility("default"))) int offload_report(const char *path) {
+  if (!path)
+    return EINVAL;
+  if (!process_started_here())
+    return ENODATA;
+  enqueue_lock();
+  const int error = report_write(&settings, path);
+  enqueue_unlock();
+  return error;
 }
 
 static void print_problems(void) {

@@ -12,27 +12,95 @@
 #include "../policy/report.h"
 #include "step.h"
 #include <cuda.h>
+#include <stdatomic.h>
 
 /* Elements of a tensor that one block steps, and what every launch of these kernels looks like. */
-enum { CHUNK_ELEMENTS = 65536, BLOCK_THREADS = 512, FAMILY_PARAMETERS = 11 };
+enum { CHUNK_ELEMENTS = 65536, BLOCK_THREADS = 512 };
 enum { TENSORS_MOST = 252, BLOCKS_MOST = 2240, METADATA_BYTES_MOST = 25544 };
 
+/* The tensor list's lists. Those from LIST_STATE on are state. */
+enum tensor_list {
+  LIST_PARAMETER,
+  LIST_GRADIENT,
+  LIST_EXP_AVG,
+  LIST_EXP_AVG_SQ,
+  LIST_MAX_EXP_AVG_SQ,
+  LISTS_MOST,
+  LIST_STATE = LIST_EXP_AVG,
+  STATES_MOST = LISTS_MOST - LIST_STATE
+};
+enum { ELEMENT_BYTES_MOST = 8 };
+
+/* What a kernel may take behind its tensor list: X(name, size as a parameter, member of struct arguments). */
+#define ARGUMENT_LIST(X)                                                                           \
+  X(FUNCTOR, 1, functor)                                                                           \
+  X(LR_POINTER, 8, lr_pointer)                                                                     \
+  X(LR, 8, lr)                                                                                     \
+  X(BETA1, 8, beta1)                                                                               \
+  X(BETA2, 8, beta2)                                                                               \
+  X(WEIGHT_DECAY, 8, weight_decay)                                                                 \
+  X(EPS, 8, eps)                                                                                   \
+  X(MAXIMIZE, 1, maximize)                                                                         \
+  X(AMSGRAD, 1, amsgrad)                                                                           \
+  X(GRAD_SCALE, 8, grad_scale)                                                                     \
+  X(FOUND_INF, 8, found_inf)                                                                       \
+  X(MODE, 1, mode)
+enum argument {
+#define X(name, size, member) ARGUMENT_##name,
+  ARGUMENT_LIST(X)
+#undef X
+      ARGUMENTS_MOST
+};
+enum { PARAMETERS_MOST = ARGUMENTS_MOST + 1 };
+
 struct family {
-  const char *family, *name, *pattern;
+  const char *family; /* "torch_fused_adam", "torch_fused_adamw" */
+  char name[40];      /* "AdamW amsgrad bf16" */
   enum adam_mode mode;
-  unsigned metadata_bytes, tensors, blocks, block_tensor_bytes;
+  unsigned lists;                        /* 4, with amsgrad 5 */
+  unsigned parameter_bytes, state_bytes; /* of an element: parameters and gradients; each state */
+
+  /* The kernel's parameters: the tensor list, then these, at `offsets` behind its end. */
+  unsigned argument_count;
+  enum argument arguments[ARGUMENTS_MOST];
+  unsigned offsets[ARGUMENTS_MOST], arguments_bytes;
+
+  /* The tensor list. */
+  unsigned metadata_bytes, tensors, blocks, numel_bytes, block_tensor_bytes;
   unsigned numel_offset, steps_offset, block_tensor_offset, block_chunk_offset;
 };
 
-struct branch; /* calibrate.h */
+/* What the library's own arithmetic (adam/) is for: fp32 throughout, without amsgrad. */
+static inline bool family_on_cpu(const struct family *family) {
+  return family->lists == 4 && family->parameter_bytes == sizeof(float) &&
+         family->state_bytes == sizeof(float);
+}
+
+static inline unsigned family_states(const struct family *family) {
+  return family->lists - LIST_STATE;
+}
+
+static inline unsigned element_bytes(const struct family *family, enum tensor_list list) {
+  return list < LIST_STATE ? family->parameter_bytes : family->state_bytes;
+}
+
+struct branch;  /* calibrate.h */
+struct foreign; /* foreign.h */
 
 /* A recognised function. Lives as long as the process: handles are few, and a report row outlives
  * its module. */
 struct function {
   CUfunction handle;
-  const struct family *family;
+  const struct foreign
+      *foreign; /* of an optimizer that is only named in the report; the rest is 0 */
+  struct family family;
   struct report_function *row; /* NULL when the report's table is full */
   struct branch *branches;     /* what calibration found; under the enqueue lock */
+
+  /* State named by launches into captures: those since a launch began with the first one's tensor.
+   */
+  _Atomic uintptr_t captured_first;
+  _Atomic uint64_t captured_bytes;
 };
 
 /* The function of a launch, or NULL when it is not ours to touch. */
@@ -44,24 +112,30 @@ void recognise_forget(void);
 /* Calls `visit` for every function ever recognised. Under the enqueue lock. */
 void recognise_each(void (*visit)(struct function *, void *), void *context);
 
-/* Whether a mangled name is one of families.def; *metadata_known then tells nothing yet, the layout
-   has to be asked for. Returns the first family of that name or NULL. */
-const struct family *recognise_name(const char *name);
+/* Offset and size of a function's (or, in its place, a kernel's) parameter; false past the last. */
+bool recognise_parameter(CUfunction, size_t index, size_t *offset, size_t *size);
 
-/* The family of that name whose parameters are exactly these, or NULL. `sizes` may carry flag bits
- * above the low 24. */
-const struct family *recognise_layout(const char *name, unsigned count, const size_t *offsets,
-                                      const size_t *sizes);
+/* Whether a mangled name is one of families.def. The layout of its parameters is another question.
+ */
+bool recognise_name(const char *name);
 
-/* The arguments of a launch, in the order of the kernel's parameters. Pointers belong to the
- * program. */
+/* The family of that name whose parameters are exactly these; false when there is none. `sizes` may
+ * carry flag bits above the low 24. */
+bool recognise_layout(const char *name, unsigned count, const size_t *offsets, const size_t *sizes,
+                      struct family *);
+
+/* The arguments of a launch. Pointers belong to the program. What a kernel does not take is 0. */
 struct arguments {
   const unsigned char *metadata;
   const float *lr_pointer;
   double lr, beta1, beta2, weight_decay, eps;
-  unsigned char maximize;
   const float *grad_scale, *found_inf;
+  unsigned char functor, maximize;
+  unsigned char amsgrad, mode; /* arguments before 2.3; part of the name since */
 };
+
+/* Arguments of a launch of our own: what the family says itself is set, the rest is 0. */
+struct arguments arguments_of(const struct family *);
 
 /* Reads them from kernel_parameters or the packed form. False with a reason when the launch lacks
  * them. */
@@ -72,9 +146,6 @@ bool arguments_read(const struct family *, const struct launch *, struct argumen
 CUresult arguments_launch(const struct function *, const struct arguments *, unsigned blocks,
                           unsigned shared_bytes, CUstream stream);
 
-/* Which list a tensor's address is in. */
-enum tensor_list { LIST_PARAMETER, LIST_GRADIENT, LIST_EXP_AVG, LIST_EXP_AVG_SQ };
-
 /* Entries of the metadata. */
 uintptr_t metadata_address(const struct family *, const unsigned char *, enum tensor_list,
                            unsigned tensor);
@@ -82,12 +153,16 @@ int64_t metadata_elements(const struct family *, const unsigned char *, unsigned
 uintptr_t metadata_step(const struct family *, const unsigned char *, unsigned tensor);
 unsigned metadata_block_tensor(const struct family *, const unsigned char *, unsigned block);
 int metadata_block_chunk(const struct family *, const unsigned char *, unsigned block);
+/* `addresses`: as many as the family has lists. */
 void metadata_set_tensor(const struct family *, unsigned char *, unsigned tensor,
-                         const uintptr_t addresses[4], int64_t elements, uintptr_t step);
+                         const uintptr_t *addresses, int64_t elements, uintptr_t step);
 void metadata_set_address(const struct family *, unsigned char *, enum tensor_list, unsigned tensor,
                           uintptr_t address);
 void metadata_set_block(const struct family *, unsigned char *, unsigned block, unsigned tensor,
                         unsigned chunk);
+
+/* Elements of the chunk that a block steps. */
+uint64_t metadata_chunk_elements(const struct family *, const unsigned char *, unsigned block);
 
 /* Whether the launch is what PyTorch's host code makes: block and grid shape, chunks inside their
    tensors, pointers aligned and not NULL. NULL when all is well, else what is wrong. */

@@ -132,47 +132,63 @@ bool ring_open(struct ring *ring) {
 
 /* ---- device slots ---- */
 
-size_t ring_bytes(unsigned slots, size_t elements) {
-  return (size_t)slots * 2 * (RING_HEAD + elements * sizeof(float));
+size_t ring_part_bytes(size_t elements, size_t element_bytes) {
+  return RING_HEAD + elements * element_bytes;
 }
 
-bool ring_shape(size_t bytes, unsigned *slots, size_t *elements) {
+size_t ring_slot_bytes(size_t elements, unsigned states, size_t state_bytes) {
+  return states * ring_part_bytes(elements, state_bytes);
+}
+
+size_t ring_bytes(unsigned slots, size_t elements) {
+  return slots * ring_slot_bytes(elements, 2, sizeof(float));
+}
+
+/* Whole chunks whose parts fit `bytes`, in elements. */
+static size_t fitting(size_t bytes, unsigned states, size_t state_bytes) {
+  const size_t part = bytes / states;
+  const size_t elements = part > RING_HEAD ? (part - RING_HEAD) / state_bytes : 0;
+  return elements / CHUNK_ELEMENTS * CHUNK_ELEMENTS;
+}
+
+size_t ring_elements(const struct ring *ring, unsigned states, size_t state_bytes) {
+  return fitting(ring->slot_bytes, states, state_bytes);
+}
+
+bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements) {
   for (unsigned count = RING_SLOTS; count >= 2; count /= 2) {
-    const size_t each = bytes / (count * 2u);
-    const size_t chunks =
-        each > RING_HEAD ? (each - RING_HEAD) / (CHUNK_ELEMENTS * sizeof(float)) : 0;
-    if (chunks >= (count > 2 ? 2 : 1)) {
+    const size_t each = fitting(bytes / count, 2, sizeof(float));
+    if (each >= (count > 2 ? 2 * least : least)) {
       *slots = count;
-      *elements = chunks * CHUNK_ELEMENTS;
+      *elements = each;
       return true;
     }
   }
   return false;
 }
 
-static void unstage(struct ring *ring) {
-  for (unsigned i = 0; i < RING_SLOTS; i++) {
-    if (ring->slots[i].first)
-      driver.cuMemFree_v2(ring->slots[i].first);
-    if (ring->slots[i].second)
-      driver.cuMemFree_v2(ring->slots[i].second);
-    ring->slots[i].first = ring->slots[i].second = 0;
-  }
-}
-
 static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
-  const size_t bytes = RING_HEAD + elements * sizeof(float);
+  const size_t bytes = ring_slot_bytes(elements, 2, sizeof(float));
+  CUdeviceptr blocks[RING_SLOTS] = {0};
   for (unsigned i = 0; i < slots; i++) {
-    CUresult result = driver.cuMemAlloc_v2(&ring->slots[i].first, bytes);
+    const CUresult result = driver.cuMemAlloc_v2(&blocks[i], bytes);
     if (result == CUDA_SUCCESS)
-      result = driver.cuMemAlloc_v2(&ring->slots[i].second, bytes);
-    if (result != CUDA_SUCCESS) {
-      unstage(ring);
-      return result;
-    }
+      continue;
+    while (i)
+      driver.cuMemFree_v2(blocks[--i]);
+    return result;
   }
-  ring->slot_count = slots;
-  ring->slot_elements = elements;
+  /* Smaller blocks that were there before go with the context: giving them back would wait for
+     whatever the device is doing. The CPU step's pinned half of a slot keeps its size. */
+  if (!ring->staged) {
+    ring->slot_count = slots;
+    ring->slot_elements = elements;
+  }
+  ring->slot_bytes = bytes;
+  for (unsigned i = 0; i < slots; i++) {
+    ring->slots[i].first = blocks[i];
+    ring->slots[i].second = blocks[i] + ring_part_bytes(ring->slot_elements, sizeof(float));
+  }
   return CUDA_SUCCESS;
 }
 
@@ -200,9 +216,38 @@ static CUresult allocate_cpu_block(struct ring *ring) {
   return CUDA_SUCCESS;
 }
 
-bool ring_stage(struct ring *ring, const struct config *config, size_t useful) {
+/* Elements of the least slot: two parts of so many floats are at least `bytes`. */
+static size_t least_elements(size_t bytes) {
+  const size_t floats = (bytes + 2 * sizeof(float) - 1) / (2 * sizeof(float));
+  const size_t chunks = (floats - RING_HEAD / sizeof(float) + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
+  return (chunks ? chunks : 1) * CHUNK_ELEMENTS;
+}
+
+/* The first slots, as large as is allowed, useful and to be had. */
+static CUresult stage_first(struct ring *ring, const struct config *config, size_t useful,
+                            size_t least) {
+  size_t bytes = config->device_staging.bytes, elements = 0;
+  unsigned slots = 0;
+  /* More than the state that passes through in a step would be of no use; the least shape always is. */
+  if (useful < ring_bytes(2, least))
+    useful = ring_bytes(2, least);
+  if (bytes > useful)
+    bytes = useful;
+  /* Before the slots, which take the last of a full device. Without it, `stream` remains. */
+  if (config->step != STEP_STREAM && ring->gather)
+    (void)allocate_cpu_block(ring);
+  CUresult result = CUDA_SUCCESS;
+  for (; ring_shape(bytes, least, &slots, &elements); bytes /= 2) {
+    result = stage(ring, slots, elements);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+      break;
+  }
+  return result;
+}
+
+bool ring_stage(struct ring *ring, const struct config *config, size_t useful, size_t least_bytes) {
   enum { STEPS_BETWEEN_TRIES = 8 };
-  if (ring->staged)
+  if (ring->staged && ring->slot_bytes >= least_bytes)
     return true;
   /* Not at every step, unless state has left the device since. */
   const uint64_t moved = atomic_load_explicit(&report.totals.pieces_moved, memory_order_relaxed);
@@ -210,31 +255,18 @@ bool ring_stage(struct ring *ring, const struct config *config, size_t useful) {
       state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
     return false;
   ring->staging_failed_moved = moved;
-  size_t bytes = config->device_staging.bytes;
-  unsigned slots = 0;
-  size_t elements = 0;
-  if (!ring_shape(bytes, &slots, &elements)) {
+  const size_t bytes = config->device_staging.bytes, least = least_elements(least_bytes);
+  const unsigned slots = ring->staged ? ring->slot_count : 2;
+  if (bytes < ring_bytes(slots, least)) {
     snprintf(ring->why, sizeof ring->why,
-             "OFFLOAD_DEVICE_STAGING=%zu is too small for two slots of a chunk: set it to at least "
+             "OFFLOAD_DEVICE_STAGING=%zu is too small for %u slots of a chunk: set it to at least "
              "%zu",
-             bytes, ring_bytes(2, CHUNK_ELEMENTS));
+             bytes, slots, ring_bytes(slots, least));
     ring->staging_failed_step = state_step() + 1;
     return false;
   }
-  /* More than the state that passes through in a step would be of no use; the least shape always is. */
-  if (useful < ring_bytes(2, CHUNK_ELEMENTS))
-    useful = ring_bytes(2, CHUNK_ELEMENTS);
-  if (bytes > useful)
-    bytes = useful;
-  /* Before the slots, which take the last of a full device. Without it, `stream` remains. */
-  if (config->step != STEP_STREAM && ring->gather)
-    (void)allocate_cpu_block(ring);
-  CUresult result = CUDA_SUCCESS;
-  for (; ring_shape(bytes, &slots, &elements); bytes /= 2) {
-    result = stage(ring, slots, elements);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-      break;
-  }
+  const CUresult result =
+      ring->staged ? stage(ring, slots, least) : stage_first(ring, config, useful, least);
   if (result != CUDA_SUCCESS) {
     ring->staging_failed_step = state_step() + 1;
     return fail(ring, result, "device memory for staging");

@@ -6,7 +6,8 @@
      ring_stage     device slots                                          (stream, cpu)
      ring_prepare   pinned slots, the proof's buffers, the worker         (cpu)
 
-   A slot, `stream`:  first = staged exp_avg, second = staged exp_avg_sq
+   A slot is a block of device memory.
+           `stream`:  a part for each state, exp_avg first
            `cpu`:     first = words and update on their way up, second = gradient with L2 decay (g')
 
    Slots are used in turn by both modes; `down` and `up` events say when a slot's last use left the
@@ -25,16 +26,17 @@ enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 enum { CALIBRATION_BYTES = 128 << 10 };
 
 struct ring_slot {
-  CUdeviceptr first, second; /* RING_HEAD + slot_elements floats each */
-  struct slot_words *words;  /* pinned; the update follows */
-  float *gradient, *update;  /* pinned */
-  CUevent down, up;          /* recorded after the slot's last use on that stream */
+  CUdeviceptr first;        /* slot_bytes */
+  CUdeviceptr second;       /* in the same block: its other half */
+  struct slot_words *words; /* pinned; the update follows */
+  float *gradient, *update; /* pinned */
+  CUevent down, up;         /* recorded after the slot's last use on that stream */
   bool down_used, up_used;
   uint32_t generation;
 };
 
-/* In front of what a slot holds: the words in cpu mode, room to keep an address mod 16 in stream
- * mode. */
+/* In front of what a part of a slot holds: the words in cpu mode, room to keep an address's low
+ * bits in stream mode. */
 enum { RING_HEAD = sizeof(struct slot_words) };
 
 /* A launch's proof in flight. The event is recorded behind the program's kernel, the last that
@@ -76,7 +78,8 @@ struct ring {
   CUevent last_done; /* NULL before the first */
 
   unsigned slot_count, next_slot;
-  size_t slot_elements; /* a multiple of CHUNK_ELEMENTS */
+  size_t slot_elements; /* of the CPU step, in each half of a slot; a multiple of CHUNK_ELEMENTS */
+  size_t slot_bytes;    /* on the device; at least two parts of slot_elements floats */
   struct ring_slot slots[RING_SLOTS];
 
   unsigned next_proof, next_inputs;
@@ -105,17 +108,24 @@ struct ring *ring_find(CUcontext context);
 
 /* Each makes what is missing up to its stage. False with ring->why. They call the driver, which may
    wait for the device, but leave nothing enqueued that works. `useful`: device slots of more bytes
-   than that, all together, are not made. */
+   than that, all together, are not made. `least`: bytes that every slot must have; slots that are
+   there and smaller are made anew. */
 bool ring_open(struct ring *);
-bool ring_stage(struct ring *, const struct config *, size_t useful);
+bool ring_stage(struct ring *, const struct config *, size_t useful, size_t least);
 bool ring_prepare(struct ring *, const struct config *, const struct adam_api *);
 
-/* Device memory that a ring of so many slots of so many elements takes. */
+/* Bytes of a slot's part with so many elements, of a slot with a part for each state, and of a ring
+   whose slots hold two parts of floats. */
+size_t ring_part_bytes(size_t elements, size_t element_bytes);
+size_t ring_slot_bytes(size_t elements, unsigned states, size_t state_bytes);
 size_t ring_bytes(unsigned slots, size_t elements);
 
-/* The largest shape within `bytes`: more slots than two only where each still holds several chunks.
-   False when even two slots of a chunk don't fit. */
-bool ring_shape(size_t bytes, unsigned *slots, size_t *elements);
+/* Most elements, in whole chunks, whose states fit a slot. */
+size_t ring_elements(const struct ring *, unsigned states, size_t state_bytes);
+
+/* The largest shape within `bytes`: more slots than two only where each still holds several times
+   the least elements. False when even two slots of those don't fit. */
+bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements);
 
 /* Whether a step of `stream` would wait in the side streams behind another program stream's, which
    may itself wait for something that only comes after this one. */

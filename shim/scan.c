@@ -6,9 +6,11 @@
    - marks as foreign-touched the pieces from the pointer to the end of the known state that it lies in, or its own piece
      where nothing is known. What a kernel reaches beyond is not seen; such memory goes home when a step leaves it out.
    Structs larger than WEAK_BYTES only note the stream: multi-tensor launches pass lists on the stack whose unused tail
-   still holds addresses of an earlier launch, of moments above all, and these would go home at every step. */
+   still holds addresses of an earlier launch, of moments above all, and these would go home at every step. Of the lists that
+   we can read (foreach.h), addresses that a block names count as pointers. */
 #include "../policy/report.h"
 #include "driver.h"
+#include "foreach.h"
 #include "graphs.h"
 #include "process.h"
 #include "quiet.h"
@@ -29,6 +31,8 @@ struct parameters {
   CUfunction function;
   _Atomic uint64_t generation;
   struct parameters *older; /* same handle, other sizes */
+  bool has_list;            /* the first parameter is one */
+  struct foreach_list list;
   uint32_t count;
   uint32_t bytes[];
 };
@@ -59,6 +63,17 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   return 0;
 }
 
+static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
+  const char *name = NULL;
+  if (bytes <= WEAK_BYTES)
+    return false;
+  if (!driver.cuFuncGetName || driver.cuFuncGetName(&name, function))
+    name = NULL;
+  if (!name && driver.cuKernelGetName && driver.cuKernelGetName(&name, (CUkernel)function))
+    name = NULL;
+  return name && foreach_list_of(name, bytes, list);
+}
+
 static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   uint32_t count = 0, room = 16;
   bool kernel = false;
@@ -80,6 +95,7 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   made->function = function;
   made->count = count;
   made->older = NULL;
+  made->has_list = count && list_of(function, made->bytes[0], &made->list);
   atomic_init(&made->generation, now);
   return made;
 }
@@ -99,7 +115,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
     if (first && first->function != function)
       continue;
     struct parameters *same = first;
-    while (same && (same->count != made->count ||
+    while (same && (same->count != made->count || same->has_list != made->has_list ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
@@ -225,6 +241,33 @@ static void scan_bytes(struct scan *scan, const void *data, size_t bytes) {
   scan_words(scan, at, bytes, weak);
 }
 
+/* What the blocks of a foreach launch name. */
+struct named {
+  struct scan *scan;
+  const struct foreach_list *list;
+  const void *metadata;
+  unsigned last; /* the tensor before */
+};
+
+static void named_tensor(void *context, unsigned tensor, uint64_t first, uint64_t elements) {
+  struct named *named = context;
+  struct scan *scan = named->scan;
+  (void)first;
+  (void)elements;
+  for (unsigned i = 0; i < named->list->lists && tensor != named->last; i++) {
+    const uintptr_t address = foreach_address(named->list, named->metadata, i, tensor);
+    if (address >= scan->low && address < scan->high)
+      hit(scan, address, false);
+  }
+  named->last = tensor;
+}
+
+static void scan_list(struct scan *scan, const struct foreach_list *list, const void *metadata,
+                      unsigned blocks) {
+  struct named named = {scan, list, metadata, list->tensors};
+  foreach_blocks(list, metadata, blocks, named_tensor, &named);
+}
+
 static void scan_extra(struct scan *scan, void **extra) {
   const void *buffer = NULL;
   size_t bytes = 0;
@@ -240,8 +283,8 @@ static void scan_extra(struct scan *scan, void **extra) {
     scan_bytes(scan, buffer, bytes);
 }
 
-static void scan_launch(struct scan *scan, CUfunction function, void **kernel_parameters,
-                        void **extra) {
+static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
+                        void **kernel_parameters, void **extra) {
   if (extra && !kernel_parameters) {
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
@@ -254,13 +297,16 @@ static void scan_launch(struct scan *scan, CUfunction function, void **kernel_pa
     for (uint32_t i = 0; sizes && i < sizes->count; i++)
       if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
         scan_bytes(scan, kernel_parameters[i], sizes->bytes[i]);
+    /* Only when some address, old or new, was one of ours. */
+    if (scan->held && sizes && sizes->has_list)
+      scan_list(scan, &sizes->list, kernel_parameters[0], blocks);
   }
   if (scan->held)
     range_table_release();
 }
 
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
-                          void **extra) {
+void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                          void **kernel_parameters, void **extra) {
   struct scan scan = {.stream = stream};
   if (process_capture_open()) /* what a capture names stays, be it watched or not */
     range_bounds(&scan.low, &scan.high);
@@ -268,7 +314,7 @@ void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_pa
     range_watched(&scan.low, &scan.high);
   if (scan.low >= scan.high)
     return;
-  scan_launch(&scan, function, kernel_parameters, extra);
+  scan_launch(&scan, function, blocks, kernel_parameters, extra);
   if (scan.host)
     report_add(foreign_touches, 1);
 }
@@ -277,6 +323,6 @@ void state_graph_launch(struct graph_holder holder, CUfunction function, void **
                         void **extra) {
   struct scan scan = {.holder = &holder};
   range_bounds(&scan.low, &scan.high);
-  if (scan.low < scan.high)
-    scan_launch(&scan, function, kernel_parameters, extra);
+  if (scan.low < scan.high) /* a graph holds what lists contain in any slot: no blocks need be read */
+    scan_launch(&scan, function, 0, kernel_parameters, extra);
 }

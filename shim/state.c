@@ -6,15 +6,16 @@
      covered  every byte is state (census.c); then `streak` counts such steps in a row in which
               nothing foreign touched it
      to host  covered, streak >= streak_needed, and its partners follow: at least half of the state
-              bytes in it have their partner bytes in pieces that are on the host and stay, or move
-              now. Taking one away may take others away, hence the fixpoint. Half and not all: one
+              bytes in it have the bytes of their next partner in pieces that are on the host and
+              stay, or move now (the states of a tensor are a ring: of three, one that stays keeps
+              both others). Taking one away may take others away, hence the fixpoint. Half and not all: one
               small tensor whose partner must stay would hold back a whole piece
      home     on the host, not covered or touched by something foreign; provided that the device
               keeps a piece of room
 
    A provisional piece that is covered is confirmed; what touched it before, filled it. Pieces move
-   in the order in which their tensors were named, m beside v, so that a budget that ends leaves
-   pairs. Every context is its own: its steps, its pieces, its moments. */
+   in the order in which their tensors were named, m beside v and its maximum, so that a budget that
+   ends leaves whole tensors. Every context is its own: its steps, its pieces, its moments. */
 #include "state.h"
 #include "../policy/report.h"
 #include "census.h"
@@ -88,14 +89,14 @@ static size_t following_bytes(const struct range *range, uintptr_t address, size
 
 static void count_followed(const struct moment *moment) {
   struct range *range = moment->range;
-  const struct range *partner = range_find(moment->partner);
+  const struct range *partner = range_find(moment->partners[0]);
   for (size_t from = moment->address - range->base, to = from + moment->bytes; from < to;) {
     struct piece *piece = &range->pieces[from / range->piece_bytes];
     size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
     end = end < to ? end : to;
     if (piece->plan == PLAN_TO_HOST)
       piece->followed_bytes += following_bytes(
-          partner, moment->partner + (range->base + from - moment->address), end - from);
+          partner, moment->partners[0] + (range->base + from - moment->address), end - from);
     from = end;
   }
 }
@@ -152,19 +153,19 @@ static void append_planned(struct items *items, struct range *range, uintptr_t a
   append(items, range, i);
 }
 
-/* Planned pieces, tensor by tensor, each piece of m beside that of v. */
+/* Planned pieces, tensor by tensor, each piece of m beside those of its partners. */
 static struct items list_planned(const struct view *view) {
   struct items items = {0};
   for (size_t i = 0; i < view->moment_count; i++) {
     const struct moment *moment = &view->moments[i];
     if (!moment->range || !moment->bytes)
       continue;
-    struct range *partner = range_find(moment->partner);
     const size_t stride = moment->range->piece_bytes;
     for (size_t at = 0; at < moment->bytes + stride; at += stride) {
       const size_t byte = at < moment->bytes ? at : moment->bytes - 1;
       append_planned(&items, moment->range, moment->address + byte);
-      append_planned(&items, partner, moment->partner + byte);
+      for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++)
+        append_planned(&items, range_find(moment->partners[k]), moment->partners[k] + byte);
     }
   }
   return items;
@@ -284,6 +285,17 @@ static void say_held(const struct view *view) {
   said[1] |= bytes[1] != 0;
 }
 
+static size_t states_of(const struct moment *moment) {
+  return moment->partners[1] ? 3 : 2;
+}
+
+static size_t tensor_count(const struct view *view) {
+  size_t sixths = 0; /* of a tensor */
+  for (size_t i = 0; i < view->moment_count; i++)
+    sixths += 6 / states_of(&view->moments[i]);
+  return sixths / 6;
+}
+
 /* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
 static void say_observed(const struct view *view, uint64_t step) {
   static bool said;
@@ -293,7 +305,7 @@ static void say_observed(const struct view *view, uint64_t step) {
   if (bytes && !said)
     report_reason("OFFLOAD_MODE=observe: %zu bytes of optimizer state in %zu tensors could move to "
                   "the host at step %llu",
-                  bytes, view->moment_count / 2, (unsigned long long)step + 1);
+                  bytes, tensor_count(view), (unsigned long long)step + 1);
   said |= bytes != 0;
 }
 
@@ -335,16 +347,18 @@ static CUresult settle(struct pace *pace, CUstream stream) {
 
 static bool begins_step(const struct pace *pace, const struct state_tensor *tensors, size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (census_repeats(tensors[i].exp_avg, tensors[i].first, pace->step) ||
-        census_repeats(tensors[i].exp_avg_sq, tensors[i].first, pace->step))
-      return true;
+    for (unsigned which = 0; which < TENSOR_STATES; which++)
+      if (tensors[i].states[which] &&
+          census_repeats(tensors[i].states[which], tensors[i].first, pace->step))
+        return true;
   return !census_any(pace->context); /* the first, or the first after all was freed */
 }
 
-static bool name(const struct pace *pace, uintptr_t address, uintptr_t partner,
-                 const struct state_tensor *tensor, CUstream stream) {
-  struct range *range =
-      census_name(pace->context, address, partner, tensor->bytes, tensor->first, pace->step);
+static bool name(const struct pace *pace, const struct state_tensor *tensor, unsigned which,
+                 CUstream stream) {
+  if (!tensor->states[which])
+    return false;
+  struct range *range = census_name(pace->context, tensor, which, pace->step);
   if (!range)
     return false;
   if (range->context != pace->context) { /* its streams can't be waited for from there */
@@ -368,10 +382,9 @@ CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream
     pace_step(pace);
   }
   bool watch = false;
-  for (size_t i = 0; i < count; i++) {
-    watch |= name(pace, tensors[i].exp_avg, tensors[i].exp_avg_sq, &tensors[i], stream);
-    watch |= name(pace, tensors[i].exp_avg_sq, tensors[i].exp_avg, &tensors[i], stream);
-  }
+  for (size_t i = 0; i < count; i++)
+    for (unsigned which = 0; which < TENSOR_STATES; which++)
+      watch |= name(pace, &tensors[i], which, stream);
   if (watch)
     range_watch_changed();
   return result;
@@ -384,6 +397,14 @@ void state_forget(uintptr_t base, size_t bytes) {
 void state_forget_context(CUcontext context) {
   census_forget_before(context, UINT64_MAX);
   pace_forget(context);
+}
+
+/* How many pieces lie beside each other in a list, so that none is without its partners. */
+static size_t most_states(const struct view *view) {
+  size_t most = 2;
+  for (size_t i = 0; i < view->moment_count; i++)
+    most = states_of(&view->moments[i]) > most ? states_of(&view->moments[i]) : most;
+  return most;
 }
 
 size_t state_evict(size_t wanted_bytes) {
@@ -405,9 +426,12 @@ size_t state_evict(size_t wanted_bytes) {
     struct items items = list_planned(&view);
     if (items.count) {
       const size_t bytes = items.items[0].range->piece_bytes;
-      const size_t enough = ((wanted_bytes + bytes - 1) / bytes + 1) / 2 * 2; /* m with v */
+      const size_t together = most_states(&view);
+      const size_t enough =
+          ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
       size_t moved;
-      items.count = enough < items.count ? enough : items.count;
+      while (items.count > enough)
+        items.count--;
       (void)move_to_host(&view, &items, NULL, false, &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }

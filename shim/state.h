@@ -4,8 +4,8 @@
 
    Per context: a step begins when a launch names a state address that the present step has already
    named, or nothing is known yet. At
-   that moment the last step's coverage is complete: a piece wholly covered by it, whose partner (m
-   for v, v for m) can follow, moves; a host piece that it did not cover, or that something foreign
+   that moment the last step's coverage is complete: a piece wholly covered by it, whose partners (of m
+   v, and the maximum of v where there is one) can follow, moves; a host piece that it did not cover, or that something foreign
    touched, goes home if there is room. All under the enqueue lock, behind events on the streams
    that touched the piece; never while any capture is open. */
 #ifndef OFFLOAD_STATE_H
@@ -16,10 +16,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One tensor of a recognised launch, whole: its two moments. */
+/* One tensor of a recognised launch, whole: its states. */
+enum { TENSOR_STATES = 3 };
 struct state_tensor {
-  uintptr_t exp_avg, exp_avg_sq;
-  size_t bytes; /* of each */
+  uintptr_t states[TENSOR_STATES]; /* exp_avg, exp_avg_sq, max_exp_avg_sq; 0: it has none */
+  size_t bytes;                    /* of each */
   size_t first; /* byte of each at which this launch's blocks begin: not 0 only for a tensor split
                    over launches, whose later parts must not look like a new step */
 };
@@ -37,10 +38,10 @@ uint64_t state_step(void);
 void state_forget_functions(void);
 
 /* A launch that is not recognised: looks for addresses of state among its parameters. Costs a load
-   when there is no state. `parameters` as in cuLaunchKernel; exactly one of kernel_parameters and
-   extra is used. */
-void state_foreign_launch(CUfunction function, CUstream stream, void **kernel_parameters,
-                          void **extra);
+   when there is no state. `blocks` is gridDim.x; parameters as in cuLaunchKernel: exactly one of
+   kernel_parameters and extra is used. */
+void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                          void **kernel_parameters, void **extra);
 
 /* A kernel node of a graph: whatever its parameters name, the graph holds. */
 void state_graph_launch(struct graph_holder, CUfunction function, void **kernel_parameters,

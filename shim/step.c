@@ -5,6 +5,7 @@
 #include "step.h"
 #include "cancel.h"
 #include "companion.h"
+#include "foreign.h"
 #include "lock.h"
 #include "plan.h"
 #include "process.h"
@@ -38,7 +39,7 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
   const enum config_step wanted = process_config()->step;
   if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
       (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
-    report_notice("%s is stepped by %s: %s", plan->function->family->name, mode, why);
+    report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
   if (!row)
     return;
   say(row->mode, sizeof row->mode, mode);
@@ -92,18 +93,10 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
 
 /* ---- what a launch names ---- */
 
-static uint64_t block_elements(const struct family *family, const unsigned char *metadata,
-                               unsigned block) {
-  const unsigned tensor = metadata_block_tensor(family, metadata, block);
-  const uint64_t before = (uint64_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS;
-  const uint64_t elements = (uint64_t)metadata_elements(family, metadata, tensor) - before;
-  return elements < CHUNK_ELEMENTS ? elements : CHUNK_ELEMENTS;
-}
-
 /* Its tensors, for state.c. Consecutive blocks of one tensor are one entry: a tensor may be cut by
    a launch, and goes on in the next. */
 static size_t list_tensors(const struct plan *plan) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
   size_t count = 0;
   unsigned before = family->tensors;
@@ -113,28 +106,35 @@ static size_t list_tensors(const struct plan *plan) {
       continue;
     before = tensor;
     const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block);
-    tensors[count++] = (struct state_tensor){
-        .exp_avg = metadata_address(family, metadata, LIST_EXP_AVG, tensor),
-        .exp_avg_sq = metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor),
-        .bytes = (size_t)metadata_elements(family, metadata, tensor) * sizeof(float),
-        .first = chunk * CHUNK_ELEMENTS * sizeof(float),
+    struct state_tensor *entry = &tensors[count++];
+    *entry = (struct state_tensor){
+        .bytes = (size_t)metadata_elements(family, metadata, tensor) * family->state_bytes,
+        .first = chunk * CHUNK_ELEMENTS * family->state_bytes,
     };
+    for (unsigned list = LIST_STATE; list < family->lists; list++)
+      entry->states[list - LIST_STATE] =
+          metadata_address(family, metadata, (enum tensor_list)list, tensor);
   }
   return count;
 }
 
-/* The state that a launch names while something is captured. Said at exit, when all is known. */
-static void note_captured(const struct family *family, const struct launch *launch,
-                          const struct arguments *arguments) {
-  uint64_t elements = 0;
-  for (unsigned block = 0; block < launch->grid[0]; block++)
-    elements += block_elements(family, arguments->metadata, block);
-  report_add(captured_state_bytes, 2 * sizeof(float) * elements);
+/* Whether all state that a block steps lies on host pieces. */
+static bool block_on_host(const struct family *family, const unsigned char *metadata,
+                          unsigned block) {
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const size_t offset =
+      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
+  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
+  for (unsigned list = LIST_STATE; list < family->lists; list++)
+    if (!range_on_host(metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset,
+                       bytes))
+      return false;
+  return true;
 }
 
-/* Parts the launch: blocks whose m and v lie wholly on host pieces are ours, if `any` may be. */
+/* Parts the launch: blocks whose state lies wholly on host pieces are ours, if `any` may be. */
 static void part_blocks(struct plan *plan, bool any) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
   plan->ours = plan->rest = 0;
   plan->ours_elements = plan->rest_elements = 0;
@@ -145,12 +145,8 @@ static void part_blocks(struct plan *plan, bool any) {
   for (unsigned block = 0; block < plan->launch->grid[0]; block++) {
     const unsigned tensor = metadata_block_tensor(family, metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, metadata, block);
-    const size_t offset = (size_t)chunk * CHUNK_ELEMENTS;
-    const uint64_t elements = block_elements(family, metadata, block);
-    const size_t from = offset * sizeof(float), bytes = elements * sizeof(float);
-    if (any &&
-        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG, tensor) + from, bytes) &&
-        range_on_host(metadata_address(family, metadata, LIST_EXP_AVG_SQ, tensor) + from, bytes)) {
+    const uint64_t elements = metadata_chunk_elements(family, metadata, block);
+    if (any && block_on_host(family, metadata, block)) {
       metadata_set_block(family, plan->ours_metadata, plan->ours++, tensor, chunk);
       plan->ours_elements += elements;
     } else {
@@ -173,20 +169,25 @@ static void count_named(const struct plan *plan) {
   if (named.step != state_step())
     named.last = named.present, named.present = 0;
   named.step = state_step();
-  named.present += (plan->ours_elements + plan->rest_elements) * 2 * sizeof(float);
+  const struct family *family = &plan->function->family;
+  named.present +=
+      (plan->ours_elements + plan->rest_elements) * family_states(family) * family->state_bytes;
 }
 
 /* Cuts our blocks into runs, each of which fits a slot. */
 static void cut_runs(struct plan *plan) {
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
+  uint64_t most = ring_elements(plan->ring, family_states(family), family->state_bytes);
+  if (family_on_cpu(family) && most > plan->ring->slot_elements)
+    most = plan->ring->slot_elements;
   plan->run_count = 0;
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, plan->ours_metadata, block);
-    const uint64_t elements = block_elements(family, plan->ours_metadata, block);
+    const uint64_t elements = metadata_chunk_elements(family, plan->ours_metadata, block);
     struct run_of_blocks *run = plan->run_count ? &plan->runs[plan->run_count - 1] : NULL;
     if (run && run->tensor == tensor && run->chunk + run->blocks == chunk &&
-        run->elements + elements <= plan->ring->slot_elements) {
+        run->elements + elements <= most) {
       run->blocks++;
       run->elements += elements;
     } else {
@@ -214,6 +215,10 @@ static bool runs_in_order(const struct plan *plan) {
 /* Whether the CPU can carry the launch out; everything that this needs is made. Else why not. */
 static bool cpu_possible(struct plan *plan, const char **why) {
   const struct arguments *arguments = &plan->arguments;
+  if (!family_on_cpu(&plan->function->family)) {
+    *why = "the CPU step is for fp32 without amsgrad: this kernel's state is streamed";
+    return false;
+  }
   if (arguments->grad_scale || arguments->found_inf) {
     *why = "launches with grad_scale or found_inf are streamed";
     return false;
@@ -256,7 +261,10 @@ static bool staged(struct plan *plan, const char **why) {
     return false;
   }
   *why = plan->ring->why;
-  return ring_open(plan->ring) && ring_stage(plan->ring, process_config(), staging_useful());
+  const struct family *family = &plan->function->family;
+  return ring_open(plan->ring) &&
+         ring_stage(plan->ring, process_config(), staging_useful(),
+                    ring_slot_bytes(CHUNK_ELEMENTS, family_states(family), family->state_bytes));
 }
 
 static CUresult carry_out(struct plan *plan) {
@@ -266,13 +274,16 @@ static CUresult carry_out(struct plan *plan) {
   CUresult result = state_launch(tensors, list_tensors(plan), plan->stream);
   if (result != CUDA_SUCCESS)
     return result;
-  part_blocks(plan, range_any_host() && wanted != STEP_DIRECT);
+  part_blocks(plan, range_any_host());
   count_named(plan);
   if (row) {
     atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&row->blocks, plan->launch->grid[0], memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->elements, plan->ours_elements + plan->rest_elements,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
-  if (!plan->ours)
+  if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
   if (!staged(plan, &why))
     return launch_direct(plan, why);
@@ -291,24 +302,57 @@ static CUresult carry_out(struct plan *plan) {
   return cpu ? step_cpu(plan) : step_stream(plan);
 }
 
+/* A launch into a capture goes to the graph as it is, one beside a capture to the driver: what they
+   named, in the function's row and in all. */
+static void note_captured(struct function *function, const struct launch *launch,
+                          const unsigned char *metadata) {
+  const struct family *family = &function->family;
+  const uintptr_t first =
+      metadata_address(family, metadata, LIST_STATE, metadata_block_tensor(family, metadata, 0)) +
+      (uintptr_t)metadata_block_chunk(family, metadata, 0) * CHUNK_ELEMENTS * family->state_bytes;
+  uint64_t elements = 0;
+  for (unsigned block = 0; block < launch->grid[0]; block++)
+    elements += metadata_chunk_elements(family, metadata, block);
+  if (atomic_load_explicit(&function->captured_first, memory_order_relaxed) == first ||
+      !atomic_load_explicit(&function->captured_bytes, memory_order_relaxed)) {
+    atomic_store_explicit(&function->captured_first, first, memory_order_relaxed);
+    atomic_store_explicit(&function->captured_bytes, 0, memory_order_relaxed);
+  }
+  const uint64_t bytes = elements * family_states(family) * family->state_bytes;
+  const uint64_t all =
+      atomic_fetch_add_explicit(&function->captured_bytes, bytes, memory_order_relaxed) + bytes;
+  report_add(captured_state_bytes, bytes);
+  if (!function->row)
+    return;
+  atomic_fetch_add_explicit(&function->row->launches, 1, memory_order_relaxed);
+  snprintf(function->row->why, sizeof function->row->why,
+           "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
+           "optimizer.step() out of the graph",
+           (unsigned long long)all);
+}
+
 bool step_launch(const struct launch *launch, CUresult *result) {
   struct function *function = recognise(launch->function);
   if (!function)
     return false;
+  if (function->foreign) {
+    foreign_launch(function->foreign, launch);
+    return false;
+  }
   const CUstream stream =
       launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
   struct arguments arguments;
   const char *why = NULL;
   if (!launch->plain)
     why = "launches with attributes are left alone";
-  else if (arguments_read(function->family, launch, &arguments, &why))
-    why = launch_unsound(function->family, launch, &arguments);
+  else if (arguments_read(&function->family, launch, &arguments, &why))
+    why = launch_unsound(&function->family, launch, &arguments);
   if (!why && (process_capture_open() || process_capturing(launch->stream, launch->per_thread))) {
-    note_captured(function->family, launch, &arguments);
+    note_captured(function, launch, arguments.metadata);
     return false;
   }
   if (why) {
-    report_reason("a launch of %s did not look as expected: %s", function->family->name, why);
+    report_reason("a launch of %s did not look as expected: %s", function->family.name, why);
     return false;
   }
   const enum config_step wanted = process_config()->step;

@@ -87,7 +87,7 @@ static CUresult enqueue_proof(struct cpu_step *step) {
   struct plan *plan = step->plan;
   struct ring *ring = plan->ring;
   struct ring_proof *proof = step->proof;
-  const struct family *family = plan->function->family;
+  const struct family *family = &plan->function->family;
   uintptr_t steps[TENSORS_MOST];
   memset(plan->work_metadata, 0, family->metadata_bytes);
   for (unsigned t = 0; t < step->tensors; t++) {

@@ -1,6 +1,8 @@
-# Running the tests. Each folder's build.mk adds its C programs to UNIT_TESTS; tests/e2e/*.bats are found by name.
+# Running the tests. Each folder's build.mk adds its C programs to UNIT_TESTS; tests/e2e/*.bats and
+# tests/pytorch/test_*.py are found by name.
 
 E2E_TESTS := $(sort $(wildcard tests/e2e/*.bats))
+PYTORCH_TESTS := tests/pytorch/self_test.py $(sort $(wildcard tests/pytorch/test_*.py))
 TAP := OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/tap.py --out $(B)/test
 
 UNIT_TESTS += tests/unit/test_runner
@@ -12,8 +14,9 @@ test-programs: all $$(UNIT_TESTS)
 
 # Dependencies first and in a make of their own: a toolkit fetched by them changes what the rest is built with. With -k
 # the rest is still tested when something can't be built; tap.py counts that as a failure.
+TEST_NEEDS = test-programs
 define run_tests
-	@status=0; $(MAKE) --no-print-directory -k -j2 test-programs >$(B)/test-build.log 2>&1 || status=$$?; \
+	@status=0; $(MAKE) --no-print-directory -k -j2 $(TEST_NEEDS) >$(B)/test-build.log 2>&1 || status=$$?; \
 	  if [ $$status -ne 0 ]; then grep -E 'error|Error|warning' $(B)/test-build.log | head -n 40; fi; \
 	  $(TAP) --build-status $$status
 endef
@@ -21,10 +24,16 @@ endef
 ## test: the unit tests and the end-to-end tests on the simulated GPU
 ## test-unit: the unit tests alone
 ## test-e2e: the end-to-end tests alone
-.PHONY: test test-unit test-e2e
+## test-pytorch: real PyTorch on the simulated GPU, with and without the library, alone
+.PHONY: test test-unit test-e2e test-pytorch
+test: TEST_NEEDS := test-programs pytorch
+test-pytorch: TEST_NEEDS := all pytorch
 test: deps
 	@mkdir -p $(B)
-	$(run_tests) $(UNIT_TESTS) $(E2E_TESTS)
+	$(run_tests) $(UNIT_TESTS) $(E2E_TESTS) $(PYTORCH_TESTS)
+test-pytorch: deps
+	@mkdir -p $(B)
+	$(run_tests) $(PYTORCH_TESTS)
 test-unit: deps
 	@mkdir -p $(B)
 	$(run_tests) $(UNIT_TESTS)

@@ -7,7 +7,7 @@ tests/mutants.def is an INI file, one section a mutant:
   find     the text to replace; white space matches any white space; must occur exactly once
   replace  what stands there instead ('' removes it)
   test     a bats file and a filter (a regular expression of test names), separated by ' :: ', run against the mutant
-           library; the same after 'gpu ', run against the simulated driver and gpu-probe of the mutated tree; or
+           library, or a file of tests/pytorch and the name of a case; the same after 'gpu ', run against the simulated driver and gpu-probe of the mutated tree; or
            'unit NAME', a unit-test program of the mutated tree
 A mutant is caught when the build of its test or the test fails (a mutant library that does not build is an error, not a catch).
 
@@ -98,10 +98,12 @@ def mutate(name, mutant):
     code, out = run(lenient + programs, tree)
     if code:
         return "error", "does not build:\n" + out[-2000:]
-    bats, _, name_filter = (part.strip() for part in test.partition("::"))
-    code, out = run(["bats", "--tap", "-f", name_filter, bats], ROOT, env)
-    if not re.search(r"^1\.\.[1-9]", out, re.M):
-        return "error", f"no test matches '{name_filter}' in {bats}\n{out[-500:]}"
+    file, _, name = (part.strip() for part in test.partition("::"))
+    python = file.endswith(".py")
+    command = ["tests/pytorch/harness.py", file, "--only", name] if python else ["bats", "--tap", "-f", name, file]
+    code, out = run(command, ROOT, env)
+    if not re.search(r"^1\.\.[1-9]", out, re.M) or (python and "has cases and can be loaded" in out):
+        return "error", f"no test matches '{name}' in {file}\n{out[-500:]}"
     shutil.rmtree(tree, ignore_errors=True)
     return ("caught" if code else "survived"), first_failure(out)
 

@@ -203,6 +203,17 @@ END
   OFFLOAD_MIN_ALLOCATION=8MiB lives 'init 0,range no,free 0' init range free
 }
 
+@test "a program may ask for the report at any time once it has initialised CUDA" {
+  lives 'report no data,init 0,report written,range yes,report written,free 0' report early.json init report before.json range report after.json free
+  [ ! -e early.json ]
+  python3 "$ROOT/tests/lib/validate.py" "$ROOT/policy/report.schema.json" before.json
+  [ "$(jq .totals.ranges before.json),$(jq .totals.ranges after.json)" = 0,1 ]
+  lives 'init 0,report no path,report no folder' init report none report nowhere/at/all.json
+  lives 'init 0,report no data,child ended' init fork report child.json
+  OFFLOAD_MODE=off lives 'init 0,report no data' init report off.json
+  [ "$(without life init report none)" = $'init 0\nreport unknown' ]
+}
+
 # calls COMMAND...: the system calls of interest of a command, without what differs from run to run. A file per process
 # keeps their lines whole.
 calls() {

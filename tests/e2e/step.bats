@@ -199,6 +199,74 @@ why() { report '.functions[0].why'; }
   expect '.totals.refusals > 1' "several refusals"
 }
 
+# every_type RELEASE OPTIONS...: all types of a release's kernels with each optimizer, by stream and direct.
+every_type() {
+  local release=$1 optimizer mode entry name
+  shift
+  for optimizer in adam adamw adam_amsgrad adamw_amsgrad; do
+    for ((entry = 0; entry < types; entry++)); do
+      for mode in $modes; do
+        OFFLOAD_STEP=$mode compare $mode "typed-$release-$optimizer" entry="$entry" "$@" || return 1
+        name=$(report '.functions[0].name')
+        expect ".functions[0].mode == \"$mode\" and .totals.pieces_moved > 0" "$name by $mode" || return 1
+        [ $mode = direct ] || expect '.totals.elements_stream > 0 and .functions[0].blocks_taken > 0' "$name streamed" || return 1
+        names="$names$name;"
+      done
+    done
+  done
+}
+
+@test "fp32, fp64, fp16 and bf16, with and without amsgrad, of 2.0 and 2.1 equal the program alone by stream and direct" {
+  types=4 names='' modes="stream direct"
+  every_type 20 garbage=1
+  modes=stream
+  every_type 21 garbage=1 lr_pointer=1 changing_lr=1
+  [[ $names == *"AdamW amsgrad fp64;"* && $names == *"Adam fp16;"* && $names == *"Adam amsgrad bf16;"* ]]
+}
+
+@test "state whose alignment is its own takes the kernel's scalar loop in stream, too: 8 bytes of fp32, 16 of fp64, 4 of bf16" {
+  for skewed in "0 8" "1 16" "3 4"; do
+    # shellcheck disable=SC2086 # two words
+    set -- $skewed
+    for packed in 0 1; do
+      OFFLOAD_STEP=stream compare stream typed-212-adamw_amsgrad entry="$1" skew="$2" packed=$packed
+      OFFLOAD_STEP=stream compare stream typed-212-adam entry="$1" skew="$2" packed=$packed decay=0
+    done
+  done
+}
+
+@test "tensors of many chunks, three states of doubles: runs as long as a slot, which is made larger for them" {
+  full=1 GPUSIM_DELAY_US=200 OFFLOAD_STEP=stream compare stream typed-23-adam_amsgrad entry=1
+  full=1 OFFLOAD_DEVICE_STAGING=4400KiB OFFLOAD_STEP=stream compare stream typed-212-adamw_amsgrad entry=1 groups=2
+  expect '.totals.link_bytes_up > 60000000' "three lists of doubles went up"
+  OFFLOAD_DEVICE_STAGING=3MiB compare direct typed-212-adamw_amsgrad entry=1
+  [[ $(why) == *OFFLOAD_DEVICE_STAGING=* ]]
+}
+
+@test "kernels that the CPU step has no arithmetic for are streamed by default, and the report names them" {
+  compare stream typed-212-adamw entry=3
+  expect '.functions[0].name == "AdamW bf16" and .functions[0].family == "torch_fused_adamw"' "the kernel"
+  [[ $(why) == "the CPU step is for fp32 without amsgrad"* ]]
+  compare stream typed-212-adam_amsgrad entry=0
+  expect '.functions[0].name == "Adam amsgrad fp32" and .functions[0].launches_cpu == 0' "amsgrad"
+}
+
+@test "fp32 kernels under the names and arguments of 2.0 and 2.1 are calibrated and stepped by the CPU" {
+  for kernel in typed-20-adamw typed-20-adam typed-21-adamw typed-21-adam; do
+    OFFLOAD_STEP=cpu compare cpu $kernel garbage=1 changing_lr=1 extra=1
+    expect '.functions[0].generation == "torch 2.0-2.2" and .totals.proofs > 0' "the generation of $kernel"
+  done
+  OFFLOAD_STEP=cpu compare cpu typed-21-adam lr_pointer=1 maximize=1
+}
+
+@test "all 16 kernels of 2.3 and all 20 of 2.12 equal the program alone by stream and direct" {
+  types=4 names='' modes=stream
+  every_type 23 garbage=1 extra=1
+  types=5 modes="stream direct"
+  GPUSIM_DELAY_US=200 every_type 212 garbage=1 lr_pointer=1 changing_lr=1 groups=2
+  [ "$(tr ';' '\n' <<<"$names" | grep . | sort -u | wc -l)" -eq 20 ]
+}
+
 @test "staging as small as two slots of a chunk is enough" {
   OFFLOAD_DEVICE_STAGING=1100KiB both 25544_float-adam
 }

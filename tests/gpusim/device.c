@@ -2,7 +2,6 @@
  */
 #include "tests/gpusim/driver.h"
 #include <stdio.h>
-#include <string.h>
 
 CUresult gpusim_ready_device(CUdevice device) {
   CUresult result = gpusim_ready();
@@ -52,8 +51,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
   CUresult result = ready_to_answer(device, uuid);
   if (result != CUDA_SUCCESS)
     return result;
-  memcpy(uuid->bytes, "GPU-SIMULATED-0", sizeof uuid->bytes);
-  uuid->bytes[15] = (char)device;
+  gpusim_machine_uuid(gpusim_machine_number(device), (unsigned char *)uuid->bytes);
   return CUDA_SUCCESS;
 }
 
@@ -74,7 +72,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device) {
   CUresult result = ready_to_answer(device, id);
   if (result != CUDA_SUCCESS || bytes < 13)
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
-  snprintf(id, (size_t)bytes, "0000:%02X:00.0", (unsigned)device + 1);
+  snprintf(id, (size_t)bytes, "0000:%02X:00.0", (unsigned)gpusim_machine_number(device) + 1);
   return CUDA_SUCCESS;
 }
 
@@ -82,14 +80,12 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id) {
   CUresult result = gpusim_ready();
   if (result != CUDA_SUCCESS || device == NULL || id == NULL)
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
-  for (int i = 0; i < gpusim_settings.devices; i++) {
-    char own[24];
-    snprintf(own, sizeof own, "0000:%02X:00.0", (unsigned)i + 1);
-    if (strcmp(own, id) == 0 || strcmp(own + 5, id) == 0) {
+  int number = gpusim_machine_by_bus(id);
+  for (int i = 0; i < gpusim_settings.devices; i++)
+    if (gpusim_machine_number(i) == number) {
       *device = i;
       return CUDA_SUCCESS;
     }
-  }
   return CUDA_ERROR_INVALID_DEVICE;
 }
 

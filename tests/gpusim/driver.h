@@ -49,6 +49,12 @@ __attribute__((noreturn)) void gpusim_settings_refuse(const char *variable, cons
                                                       const char *remedy);
 /* By name, with or without CUDA_ERROR_, or number; CUDA_SUCCESS when there is none. */
 CUresult gpusim_error_by_name(const char *);
+/* machine.c: the machine's number of a device that this process sees; its UUID; the number by a bus
+   address ("0000:01:00.0"), -1 for none. */
+void gpusim_machine_configure(void);
+int gpusim_machine_number(CUdevice);
+void gpusim_machine_uuid(int number, unsigned char uuid[16]);
+int gpusim_machine_by_bus(const char *);
 /* calls.c, odd.c: what the switches mean for calls, and for drivers and machines. */
 void gpusim_calls_configure(void);
 void gpusim_odd_configure(void);

@@ -13,6 +13,20 @@ void *gpusim_host_view(void *device_pointer);
  * that name. */
 unsigned long long gpusim_counter_by_name(const char *name);
 
+/* ---- the machine; these don't initialise the driver ---- */
+
+/* Devices of the machine, whatever CUDA_VISIBLE_DEVICES lets the process see. */
+int gpusim_machine_devices(void);
+struct gpusim_machine_device {
+  unsigned char uuid[16];
+  int compute_capability;                      /* 90 for 9.0 */
+  unsigned long long memory_bytes, used_bytes; /* used by this process */
+};
+/* 0, or -1 when there is no device of that number. */
+int gpusim_machine_device(int number, struct gpusim_machine_device *);
+/* The number by a bus address such as 0000:01:00.0, or -1. */
+int gpusim_machine_device_by_bus(const char *id);
+
 /* ---- the clock; these do nothing without GPUSIM_PROFILE ---- */
 
 /* Work that a host thread does, declared by itself. Amounts are of the real bytes: GPUSIM_SCALE

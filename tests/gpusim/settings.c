@@ -93,6 +93,7 @@ static void load(void) {
 #undef SWITCH
   const struct gpusim_settings *s = &gpusim_settings;
   check_range("GPUSIM_DEVICES", (uint64_t)s->devices, 0, GPUSIM_MAX_DEVICES);
+  gpusim_machine_configure();
   check_range("GPUSIM_MEMORY", s->memory, 1 << 20, (uint64_t)1 << 40);
   check_range("GPUSIM_GRANULARITY", s->granularity, 4096, 1 << 30);
   check_range("GPUSIM_QUEUES", (uint64_t)s->queues, 1, GPUSIM_MAX_QUEUES);

@@ -3,6 +3,7 @@
 #include "policy/report.h"
 #include "policy/report_file.h"
 #include "tests/lib/tap.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
@@ -116,6 +117,26 @@ static void test_path(void) {
   tap_ok(!report_file_path("long", shortest, sizeof shortest) &&
              report_file_path("fit", shortest, sizeof shortest) && !strcmp(shortest, "fit"),
          "a path that is too long is refused");
+}
+
+/* While the program runs: what is said only at the end is not said yet. */
+static void test_now(void) {
+  char now[96];
+  snprintf(now, sizeof now, "%s/now.json", directory);
+  report_reset();
+  configure(LOG_QUIET, NULL);
+  fill_function(report_function_new());
+  atomic_store(&report.functions[0].elements, 4096);
+  atomic_store(&report.functions[0].elements_host, 1024);
+  report_add(moved_out_bytes, 65536);
+  report_add(moved_home_bytes, 16384);
+  tap_ok(!report_write(&config, now) && strstr(contents(now), "\"elements\": 4096") &&
+             strstr(contents(now), "\"elements_host\": 1024") &&
+             strstr(contents(now), "\"moved_out_bytes\": 65536") &&
+             strstr(contents(now), "\"moved_home_bytes\": 16384") && !report.reason_count,
+         "a report written in between has the counters so far and none of the end's reasons");
+  tap_ok(report_write(&config, "/nowhere/at/all/report.json") == ENOENT,
+         "one that can't be written is an errno");
 }
 
 static void test_unwritable(void) {
@@ -266,7 +287,7 @@ static void test_exit_line(void) {
   report_reason("no known Adam kernel was launched");
   tap_ok(!strcmp(stderr_of(finish),
                  "liboffload: nothing was moved: no known Adam kernel was launched; no fused Adam "
-                 "step was recognised; PyTorch: fused=True, fp32\n"),
+                 "step was recognised; PyTorch: fused=True\n"),
          "without a step the line says so, what PyTorch needs, and the reasons");
   report_add(steps, 84);
   tap_ok(strstr(stderr_of(finish), "no optimizer state was moved in 84 steps: no known") != NULL,
@@ -377,6 +398,7 @@ int main(void) {
   test_links();
   test_special_files();
   test_lost_reader();
+  test_now();
   test_announcement();
   test_end_reasons();
   test_exit_line();

@@ -10,7 +10,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes) {
 }
 
 static CUresult names(uintptr_t m, uintptr_t v, size_t bytes) {
-  return step_names(&(struct state_tensor){m, v, bytes, 0}, 1, NULL);
+  return step_names(&(struct state_tensor){{m, v}, bytes, 0}, 1, NULL);
 }
 
 /* Leaves so many free pieces. */

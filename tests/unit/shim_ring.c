@@ -26,6 +26,9 @@ CUresult process_note_failure(CUresult result, const char *where) {
 static size_t device_room, device_used, device_blocks, host_blocks;
 static unsigned host_allocations, fail_host_at, modules_fail;
 static void *pinned[64];
+/* What fp32 without amsgrad needs. */
+#define LEAST ring_slot_bytes(CHUNK_ELEMENTS, 2, sizeof(float))
+
 static CUcontext current = (CUcontext)0x1000;
 
 static struct {
@@ -161,7 +164,7 @@ static void test_shapes(void) {
   for (size_t bytes = 1000; bytes < (size_t)64 << 20; bytes += 77777) {
     unsigned slots;
     size_t elements;
-    if (!ring_shape(bytes, &slots, &elements)) {
+    if (!ring_shape(bytes, CHUNK_ELEMENTS, &slots, &elements)) {
       fits = fits && bytes < ring_bytes(2, CHUNK_ELEMENTS);
       continue;
     }
@@ -173,7 +176,7 @@ static void test_shapes(void) {
   tap_ok(fits, "it is refused only where two slots of a chunk don't fit");
   unsigned slots = 0;
   size_t elements = 0;
-  ring_shape((size_t)16 << 20, &slots, &elements);
+  ring_shape((size_t)16 << 20, CHUNK_ELEMENTS, &slots, &elements);
   tap_ok(slots == 4 && elements >= 7u * CHUNK_ELEMENTS, "16 MiB are four slots of %zu chunks each",
          elements / CHUNK_ELEMENTS);
 }
@@ -190,7 +193,7 @@ static void test_stages(const struct adam_api *api) {
     touched |= (used[i] == ring->down ? 1u : 0u) | (used[i] == ring->up ? 2u : 0u) |
                (used[i] == ring->scratch ? 4u : 0u);
   tap_ok(touched == 7, "each side stream was used once before a step is in it");
-  const bool staged = ring_stage(ring, &config, SIZE_MAX);
+  const bool staged = ring_stage(ring, &config, SIZE_MAX, LEAST);
   tap_ok(staged && device_used <= device_room && device_used > device_room / 4 &&
              ring->slot_count >= 2,
          "where the device is short the ring is halved until it fits: %zu of %zu bytes",
@@ -240,17 +243,18 @@ static void test_refusals(const struct adam_api *api) {
   modules_fail = 1;
   struct ring *ring = ring_of_context();
   tap_ok(ring_open(ring) && !ring->gather, "without our kernels streaming is still possible");
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST) &&
+             strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
          "staging too small is a sentence: %s", ring->why);
   config.device_staging.bytes = (size_t)16 << 20;
   device_room = device_used;
   step_now = 100;
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX) && strstr(ring->why, "memory"),
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST) && strstr(ring->why, "memory"),
          "so is a full device: %s", ring->why);
   device_room = (size_t)64 << 20;
-  tap_ok(!ring_stage(ring, &config, SIZE_MAX), "which is not asked again at once");
+  tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST), "which is not asked again at once");
   step_now = 120;
-  tap_ok(ring_stage(ring, &config, SIZE_MAX), "but some steps later");
+  tap_ok(ring_stage(ring, &config, SIZE_MAX, LEAST), "but some steps later");
   tap_ok(!ring_prepare(ring, &config, api) && ring->why[0], "the CPU step needs our kernels: %s",
          ring->why);
   ring_forget(current, false);
@@ -270,7 +274,7 @@ static void test_little_state(void) {
     struct ring *ring = ring_of_context();
     const size_t before = device_used;
     config.step = STEP_STREAM;
-    staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i]);
+    staged = staged && ring_open(ring) && ring_stage(ring, &config, useful[i], LEAST);
     taken[i] = device_used - before;
     ring_forget(current, false);
   }
@@ -280,6 +284,40 @@ static void test_little_state(void) {
       "staging is no larger than a step's state, nor smaller than two slots of a chunk: %zu, %zu, "
       "%zu bytes",
       taken[0], taken[1], taken[2]);
+}
+
+/* Slots that were made for fp32, then a kernel whose chunk they don't hold. */
+static void test_larger_kernel(void) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = (size_t)16 << 20;
+  config.step = STEP_STREAM;
+  device_room = device_used + ((size_t)64 << 20);
+  current = (CUcontext)0x1600;
+  struct ring *ring = ring_of_context();
+  const size_t wide = ring_slot_bytes(CHUNK_ELEMENTS, 3, ELEMENT_BYTES_MOST);
+  bool made = ring_open(ring) && ring_stage(ring, &config, 100, LEAST);
+  const size_t elements = ring->slot_elements, blocks_before = device_blocks;
+  const CUdeviceptr first = ring->slots[0].first;
+  tap_ok(made && ring_elements(ring, 2, sizeof(float)) == CHUNK_ELEMENTS &&
+             ring_elements(ring, 3, ELEMENT_BYTES_MOST) == 0,
+         "slots for little fp32 state hold no chunk of three lists of doubles");
+  made = ring_stage(ring, &config, 100, wide);
+  tap_ok(made && ring->slot_bytes >= wide && ring_elements(ring, 3, ELEMENT_BYTES_MOST) > 0 &&
+             ring->slots[0].first != first && ring->slot_elements == elements,
+         "slots are made anew for a kernel that needs larger ones");
+  tap_ok(ring->slots[0].second - ring->slots[0].first == ring_part_bytes(elements, sizeof(float)),
+         "the CPU step's half stays what was pinned for it");
+  tap_ok(device_blocks == blocks_before + ring->slot_count &&
+             ring_stage(ring, &config, 100, LEAST) &&
+             device_blocks == blocks_before + ring->slot_count,
+         "nothing is freed that a step may still use, and nothing is made twice");
+  config.device_staging.bytes = (size_t)1100 << 10;
+  current = (CUcontext)0x1700;
+  ring = ring_of_context();
+  made = ring_open(ring) && ring_stage(ring, &config, 100, LEAST);
+  tap_ok(made && !ring_stage(ring, &config, 100, wide) &&
+             strstr(ring->why, "OFFLOAD_DEVICE_STAGING") && ring->slot_bytes >= LEAST,
+         "staging that can't hold a larger chunk is a sentence: %s", ring->why);
 }
 
 static void test_launches(void) {
@@ -332,6 +370,7 @@ int main(void) {
   modules_fail = 0;
   current = (CUcontext)0x1200;
   test_little_state();
+  test_larger_kernel();
   test_launches();
   return tap_done();
 }

@@ -21,7 +21,7 @@ static bool pair_holds(const struct pair *pair, unsigned seed) {
 static CUresult names(const struct pair *pairs, size_t count, CUstream stream) {
   struct state_tensor tensors[16];
   for (size_t i = 0; i < count; i++)
-    tensors[i] = (struct state_tensor){pairs[i].m, pairs[i].v, pairs[i].bytes, 0};
+    tensors[i] = (struct state_tensor){{pairs[i].m, pairs[i].v}, pairs[i].bytes, 0};
   return step_names(tensors, count, stream);
 }
 
@@ -58,7 +58,7 @@ static const char *many_batches(void) {
 
 static const char *split_tensor(void) {
   struct pair pair = make_pair(2 * PIECE, 1);
-  struct state_tensor first = {pair.m, pair.v, pair.bytes, 0}, rest = first;
+  struct state_tensor first = {{pair.m, pair.v}, pair.bytes, 0}, rest = first;
   rest.first = PIECE;
   CHECK(!step_names(&first, 1, NULL) && !step_names(&rest, 1, NULL));
   CHECK(state_step() == 1 && on_host(&pair) == 0);
@@ -149,6 +149,78 @@ static const char *small_budget(void) {
   CHECK(on_host(&pairs[0]) + on_host(&pairs[1]) == 6);
   CHECK(reported("OFFLOAD_HOST_MEMORY") && report.reason_count == 1);
   CHECK(pair_holds(&pairs[0], 1) && pair_holds(&pairs[1], 3));
+  return NULL;
+}
+
+/* Two tensors with three states each, in ranges of their own. */
+static CUresult three_states(const uintptr_t *states, size_t bytes) {
+  const struct state_tensor both[2] = {{{states[0], states[1], states[2]}, bytes, 0},
+                                       {{states[3], states[4], states[5]}, bytes, 0}};
+  return step_names(both, 2, NULL);
+}
+
+static bool make_states(uintptr_t states[6], size_t bytes) {
+  for (unsigned i = 0; i < 6; i++)
+    if (!(states[i] = filled(bytes, i + 1)))
+      return false;
+  return true;
+}
+
+static const char *three_move(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, 2 * PIECE));
+  CHECK(!three_states(states, 2 * PIECE) && state_step() == 1);
+  CHECK(!three_states(states, 2 * PIECE) && state_step() == 2);
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == 2 && holds(states[i], 2 * PIECE, i + 1));
+  return NULL;
+}
+
+/* Whichever of the three can't move. */
+static const char *three_or_none(void) {
+  uintptr_t states[6];
+  for (unsigned stays = 0; stays < 3; stays++) {
+    CHECK(make_states(states, PIECE));
+    range_find(states[stays])->immovable = true;
+    CHECK(!three_states(states, PIECE) && !three_states(states, PIECE));
+    for (unsigned i = 0; i < 6; i++) {
+      CHECK(pieces_on_host(states[i]) == (i < 3 ? 0 : 1));
+      CHECK(!range_destroy(range_find(states[i])));
+    }
+  }
+  return NULL;
+}
+
+static const char *three_budget(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, 3 * PIECE));
+  budget_bytes = 8 * PIECE; /* two pieces of each of the first tensor's three, and two too few */
+  CHECK(!three_states(states, 3 * PIECE) && !three_states(states, 3 * PIECE));
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == (i < 3 ? 2 : 0) && holds(states[i], 3 * PIECE, i + 1));
+  return NULL;
+}
+
+static const char *three_evicted(void) {
+  uintptr_t states[6];
+  config.mode = MODE_PRESSURE;
+  CHECK(make_states(states, 2 * PIECE));
+  CHECK(!three_states(states, 2 * PIECE) && !three_states(states, 2 * PIECE));
+  enqueue_lock();
+  size_t freed = state_evict(2 * PIECE);
+  enqueue_unlock();
+  CHECK(freed == 3 * PIECE);
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(pieces_on_host(states[i]) == (i < 3 ? 1 : 0));
+  return NULL;
+}
+
+/* The third state alone repeats: a step begins. */
+static const char *three_begin(void) {
+  uintptr_t states[6];
+  CHECK(make_states(states, PIECE) && !three_states(states, PIECE) && state_step() == 1);
+  const struct state_tensor other = {{filled(PIECE, 7), filled(PIECE, 8), states[2]}, PIECE, 0};
+  CHECK(!step_names(&other, 1, NULL) && state_step() == 2);
   return NULL;
 }
 
@@ -450,10 +522,10 @@ static const char *foreign_launch(void) {
   uint64_t words[3] = {5, a.m + PIECE + 8, 0};
   void *parameters[] = {&number, words};
   CUfunction function = (CUfunction)&number;
-  state_foreign_launch(function, NULL, parameters, NULL);
+  state_foreign_launch(function, 1, NULL, parameters, NULL);
   unsigned once = asked;
   words[1] = 3;
-  state_foreign_launch(function, NULL, parameters, NULL);
+  state_foreign_launch(function, 1, NULL, parameters, NULL);
   CHECK(asked == once && report.totals.foreign_touches == 1);
   CHECK(
       !names(both, 2, NULL)); /* a step begins: the touched piece goes home, its neighbours stay */
@@ -467,7 +539,7 @@ static const char *foreign_launch(void) {
   parameter_sizes[0] = 24;
   parameter_sizes[1] = 0;
   void *swapped[] = {words};
-  state_foreign_launch(function, NULL, swapped, NULL);
+  state_foreign_launch(function, 1, NULL, swapped, NULL);
   CHECK(!names(both, 2, NULL) && pieces_on_host(b.v) == 0 && pieces_on_host(b.m) == 2);
   CHECK(pair_holds(&b, 3));
   return NULL;
@@ -483,9 +555,58 @@ static const char *large_struct(void) {
   CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && on_host(&pair) == 4);
   list[400] = pair.m;
   void *parameters[] = {list};
-  state_foreign_launch((CUfunction)list, stream, parameters, NULL);
+  state_foreign_launch((CUfunction)list, 1, stream, parameters, NULL);
   CHECK(range_find(pair.m)->streams[0].stream && range_find(pair.m)->streams[1].since_wait);
   CHECK(!names(&pair, 1, NULL) && on_host(&pair) == 4);
+  return NULL;
+}
+
+static const char *foreach_name;
+static CUresult function_name(const char **name, CUfunction function) {
+  (void)function;
+  *name = foreach_name;
+  return CUDA_SUCCESS;
+}
+
+/* Two lists of 64 tensors as releases before 2.12 lay them out. */
+struct foreach_two {
+  uint64_t addresses[2][64];
+  int64_t counts[64];
+  unsigned char block_tensor[320];
+  int block_chunk[320];
+  int start;
+};
+
+/* What blocks name is touched, wherever it is in the list; what they don't isn't, wherever it is. */
+static const char *foreach_list(void) {
+  struct pair pairs[3] = {make_pair(2 * PIECE, 1), make_pair(2 * PIECE, 3), make_pair(PIECE, 5)};
+  static struct foreach_two list;
+  const uintptr_t parameter = filled(2 * PIECE, 9);
+  CUstream stream = new_stream();
+  foreach_name =
+      "_ZN2at6native57_GLOBAL__N__0f0f0f0f_24_ForeachBinaryOpList_cu_0f0f0f0f25multi_tensor_"
+      "apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorIfLi2ELi1ELi1EEEJEEEvT_"
+      "T0_DpT1_";
+  driver.cuFuncGetName = function_name;
+  driver.cuFuncGetParamInfo = parameter_info;
+  parameter_sizes[0] = sizeof list;
+  CHECK(!names(pairs, 3, NULL) && !names(pairs, 3, NULL) && on_host(&pairs[0]) == 4);
+  list.addresses[0][0] = parameter, list.addresses[1][0] = pairs[0].v;
+  list.addresses[0][1] = pairs[1].m, list.addresses[1][1] = parameter; /* stale */
+  list.addresses[0][2] = pairs[2].m, list.addresses[1][2] = parameter;
+  list.counts[0] = list.counts[1] = list.counts[2] = 65537;
+  list.block_tensor[0] = 0, list.block_tensor[1] = 0, list.block_tensor[2] = 2;
+  list.block_chunk[1] = 1;
+  list.block_tensor[3] = 1; /* of an earlier launch */
+  void *parameters[] = {&list};
+  state_foreign_launch((CUfunction)&list, 3, stream, parameters, NULL);
+  CHECK(report.totals.foreign_touches == 1);
+  CHECK(!names(pairs, 3, NULL));
+  CHECK(pieces_on_host(pairs[0].v) == 0 && pieces_on_host(pairs[0].m) == 2);
+  CHECK(on_host(&pairs[1]) == 4); /* named by no block */
+  CHECK(pieces_on_host(pairs[2].m) == 0 && pieces_on_host(pairs[2].v) == 1);
+  for (unsigned i = 0; i < 3; i++)
+    CHECK(pair_holds(&pairs[i], 2 * i + 1));
   return NULL;
 }
 
@@ -499,7 +620,7 @@ static const char *packed_form(void) {
   size_t bytes = sizeof packed;
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  state_foreign_launch((CUfunction)&packed, NULL, NULL, extra);
+  state_foreign_launch((CUfunction)&packed, 1, NULL, NULL, extra);
   CHECK(!names(&pair, 1, NULL) && pieces_on_host(pair.m) == 0 && pair_holds(&pair, 1));
   return NULL;
 }
@@ -510,7 +631,7 @@ static const char *old_driver(void) {
   driver.cuFuncGetParamInfo = NULL;
   driver.cuKernelGetParamInfo = NULL;
   void *parameters[] = {&pair.m};
-  state_foreign_launch((CUfunction)&pair, NULL, parameters, NULL);
+  state_foreign_launch((CUfunction)&pair, 1, NULL, parameters, NULL);
   CHECK(reported("not scanned") && !report.totals.foreign_touches);
   return NULL;
 }
@@ -629,6 +750,11 @@ int main(void) {
   TEST_CASE("of two pieces of m only the one whose v can follow moves", "", partner_chain);
   TEST_CASE("a budget that is too small moves pairs and says once why the rest stays", "",
             small_budget);
+  TEST_CASE("three states of a tensor move together", "", three_move);
+  TEST_CASE("of three states none moves when one can't", "", three_or_none);
+  TEST_CASE("a budget that is too small moves whole threes", "", three_budget);
+  TEST_CASE("three states are evicted together", "", three_evicted);
+  TEST_CASE("a step begins when the third state comes again, too", "", three_begin);
   TEST_CASE("OFFLOAD_MODE=observe moves nothing and says what would", "", observe);
   TEST_CASE("OFFLOAD_MODE=pressure moves only what is evicted", "", pressure_mode);
   TEST_CASE("freed memory is forgotten", "", freed_range);
@@ -653,6 +779,8 @@ int main(void) {
   TEST_CASE("a piece that another launch touches goes home and returns after two steps", "",
             foreign_launch);
   TEST_CASE("stale addresses in a large list by value send nothing home", "", large_struct);
+  TEST_CASE("what the blocks of a foreach launch name goes home, what they don't name stays", "",
+            foreach_list);
   TEST_CASE("the packed form of parameters is scanned", "", packed_form);
   TEST_CASE("without parameter sizes launches are not scanned, and that is said", "", old_driver);
   TEST_CASE("copies that read leave state on the host, those that write send it home", "", copies);

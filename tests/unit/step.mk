@@ -1,8 +1,9 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_calibrate shim_worker shim_ring shim_kernels)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_kernels)
 
-$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(STEP_REPORT)
+$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
+$(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate: $(B)/shim/probe.o $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
@@ -40,5 +41,14 @@ $$(STEP_E2E)/$(1)-adam.ptx $$(STEP_E2E)/$(1)-adamw.ptx: $$(STEP_E2E)/$(1)-%.ptx:
 endef
 $(foreach variant,slot sly power old,$(eval $(call STEP_VARIANT,$(variant))))
 $(foreach variant,3336_double 25544_float,$(eval $(call STEP_CHARLM,$(variant))))
+
+# Every type, with and without amsgrad, of every release's names, arguments and tensor lists.
+define STEP_TYPED
+$$(STEP_E2E)/typed-$(1)-%.ptx: tests/e2e/kernels/typed/fused_%_impl.cu tests/e2e/kernels/typed/typed.cuh
+	@mkdir -p $$(@D)
+	$$(STEP_NVCC) -DTYPED_RELEASE=$(1) -o $$@ $$<
+STEP_PTX += $$(patsubst %,$$(STEP_E2E)/typed-$(1)-%.ptx,adam adamw adam_amsgrad adamw_amsgrad)
+endef
+$(foreach release,20 21 23 212,$(eval $(call STEP_TYPED,$(release))))
 
 test-programs: $(STEP_E2E)/step_program $(STEP_PTX)

@@ -1,8 +1,11 @@
 /* One process's life with a driver: what it does is named by its arguments, a word each, and every
    answer is a line. `range` says whether a large allocation became a range: virtual memory has a
    handle to retain, native memory has none. */
+#include "../../../policy/offload.h"
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +67,19 @@ static void alive(void) {
   printf("copy %d %d %s\n", (int)up, (int)down, memcmp(in, out, LARGE) ? "differs" : "equal");
 }
 
+/* As a program asks that also runs without the library. */
+static void report(const char *path) {
+  int (*write_report)(const char *) =
+      (int (*)(const char *))(uintptr_t)dlsym(RTLD_DEFAULT, "offload_report");
+  const int error = write_report ? write_report(strcmp(path, "none") != 0 ? path : NULL) : -1;
+  printf("report %s\n", !write_report      ? "unknown"
+                        : error == 0       ? "written"
+                        : error == EINVAL  ? "no path"
+                        : error == ENODATA ? "no data"
+                        : error == ENOENT  ? "no folder"
+                                           : strerror(error));
+}
+
 static void run(int, char **);
 
 static void in_child(int count, char **words) {
@@ -88,7 +104,9 @@ static void run(int count, char **words) {
     else if (!strcmp(word, "by")) { /* a library allocates; the next word is its path */
       void *library = dlopen(words[++i], RTLD_NOW | RTLD_LOCAL);
       range(library ? (allocate_function *)dlsym(library, "allocate") : cuMemAlloc);
-    } else if (!strcmp(word, "bounds"))
+    } else if (!strcmp(word, "report")) /* the next word is its path */
+      report(words[++i]);
+    else if (!strcmp(word, "bounds"))
       bounds();
     else if (!strcmp(word, "type"))
       type();

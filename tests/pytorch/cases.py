@@ -1,0 +1,212 @@
+"""How a file of cases says what it has: `from cases import case`. Runs in the child (child.py); README.md explains.
+
+    @case("AdamW fp32", modes="cpu stream")
+    def adamw_in_fp32(t):
+        "AdamW on fp32 trains the same"
+        ...
+        t.record("loss", loss)
+"""
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+RUN = HERE.parent.parent / "integration" / "pytorch" / "run"
+ALL_MODES = ("cpu", "stream", "direct")
+
+registered = []
+
+
+def case(*families, modes="cpu stream", moves=True, environment=None, offload=None):
+    """Registers a case. Its docstring is the name of the test.
+
+    families     rows of the report ("AdamW fp32") each of which must have been carried out in the mode under test
+    modes        values of OFFLOAD_STEP to run it with, each of which must be the mode that is met
+    moves        False: no state may move
+    environment  variables for the processes without and with the library
+    offload      variables for the process with the library alone
+    """
+    def register(function):
+        asked = modes.split()
+        unknown = [mode for mode in asked if mode not in ALL_MODES]
+        if unknown or not asked:
+            raise ValueError(f"{function.__name__}: modes {modes!r} are none of {' '.join(ALL_MODES)}")
+        if not function.__doc__:
+            raise ValueError(f"{function.__name__} has no docstring: it is the name of the test")
+        if moves and not families:
+            raise ValueError(f"{function.__name__} names no family whose state moves")
+        registered.append((function, {
+            "name": function.__name__, "sentence": " ".join(function.__doc__.split()), "families": families,
+            "modes": asked, "moves": moves, "environment": environment or {}, "offload": offload or {}}))
+        return function
+    return register
+
+
+# ---- the library's report ----
+
+def read_report(path):
+    """The report as it stands now; None without the library."""
+    try:
+        write = ctypes.CDLL(None).offload_report
+    except AttributeError:
+        return None
+    write.argtypes, write.restype = [ctypes.c_char_p], ctypes.c_int
+    torch.cuda.synchronize()
+    error = write(str(path).encode())
+    if error:
+        raise OSError(error, f"offload_report: {os.strerror(error)}")
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+NOTHING = {"totals": {}, "functions": [], "reasons": []}
+
+
+def numbers(values):
+    return {name: value for name, value in values.items() if isinstance(value, int)}
+
+
+def subtract(after, before):
+    """What happened between two reports. Rows and reasons are only ever added."""
+    totals = {name: value - before["totals"].get(name, 0) for name, value in after["totals"].items()}
+    rows = []
+    for i, row in enumerate(after["functions"]):
+        earlier = numbers(before["functions"][i]) if i < len(before["functions"]) else {}
+        rows.append({**row, **{name: value - earlier.get(name, 0) for name, value in numbers(row).items()},
+                     "metadata_bytes": row["metadata_bytes"]})
+    return {"totals": totals, "functions": [row for row in rows if row["launches"] or row["name"] not in known(before)],
+            "reasons": [reason for reason in after["reasons"] if reason not in before["reasons"]]}
+
+
+def known(report):
+    return [row["name"] for row in report["functions"]]
+
+
+def add(one, other):
+    """Two deltas, of different processes, as one."""
+    totals = {name: one["totals"].get(name, 0) + other["totals"].get(name, 0)
+              for name in {**one["totals"], **other["totals"]}}
+    return {"totals": totals, "functions": one["functions"] + other["functions"],
+            "reasons": one["reasons"] + [reason for reason in other["reasons"] if reason not in one["reasons"]]}
+
+
+# ---- what a case is given ----
+
+class Test:
+    """Handed to a case."""
+
+    def __init__(self, folder, records):
+        self.folder = folder  # empty, the case's own
+        self.unmet = []
+        self.records = []
+        self._names = set()
+        self._file = records
+        self._others = NOTHING  # of programs that the case ran
+        self._before = self._now()
+
+    def _now(self):
+        return read_report(self.folder / "report.json")
+
+    def delta(self):
+        """What the library has done since the case began; None without it."""
+        now = self._now()
+        return None if now is None else add(subtract(now, self._before), self._others)
+
+    def record(self, name, value):
+        """Keeps a tensor, a number or bytes for the comparison."""
+        if name in self._names:
+            raise ValueError(f"{name} was recorded before")
+        self._names.add(name)
+        if isinstance(value, (bytes, bytearray)):
+            dtype, shape, data = "uint8", [len(value)], bytes(value)
+        else:
+            tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None).detach()
+            dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+            data = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        self.records.append({"name": name, "dtype": dtype, "shape": shape, "offset": self._file.tell(), "bytes": len(data)})
+        self._file.write(data)
+
+    def record_file(self, name, path):
+        """Keeps a file's bytes for the comparison."""
+        self.record(name, pathlib.Path(path).read_bytes())
+
+    def record_state(self, name, value):
+        """Keeps every tensor and number of nested dicts and lists, such as a state_dict."""
+        if isinstance(value, dict):
+            for key, one in value.items():
+                self.record_state(f"{name}.{key}", one)
+        elif isinstance(value, (list, tuple)):
+            for i, one in enumerate(value):
+                self.record_state(f"{name}.{i}", one)
+        elif isinstance(value, torch.Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            self.record(name, value)
+
+    def check(self, sentence, question):
+        """With the library: `question` is given what it has done since the case began, and must say true."""
+        delta = self.delta()
+        if delta is not None and not question(delta):
+            self.unmet.append(f"unmet: {sentence}")
+
+    @contextlib.contextmanager
+    def part(self, name):
+        """One of several trainings in a case: with the library, its state must have moved and its steps must have been
+        carried out in the mode under test, whatever the others did."""
+        before = self.delta()
+        yield
+        after = self.delta()
+        if after is not None:
+            done = subtract(after, before)
+            mode = os.environ["OFFLOAD_STEP"]
+            if not done["totals"]["moved_out_bytes"]:
+                self.unmet.append(f"{name}: no state moved to the host")
+            if not sum(row["launches_" + mode] for row in done["functions"] if row["elements_host"]):
+                self.unmet.append(f"{name}: no launch over state on the host was carried out by {mode}")
+
+    def run(self, *command, report=True):
+        """Runs a script (or -m MODULE) as a program of its own, as this process with or without the library. Its report
+        counts as the case's. Returns its output; a failure is the case's."""
+        place = self.folder / f"program{len(os.listdir(self.folder))}.json"
+        environment = dict(os.environ, OFFLOAD_REPORT=str(place), GPUSIM_REPORT=f"{place}.simulator")
+        done = subprocess.run([RUN, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env=environment, cwd=self.folder, check=False)
+        if done.returncode:
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+            raise RuntimeError(f"{command} ended with status {done.returncode}:\n{tail}")
+        if report:
+            self._add_reports([place])
+            self._look_at_simulators([f"{place}.simulator"])
+        return done.stdout
+
+    def torchrun(self, processes, script, *arguments):
+        """The same for torchrun on this machine; every process has its own report."""
+        place = self.folder / f"ranks{len(os.listdir(self.folder))}"
+        place.mkdir()
+        output = self.run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes, "--no-python",
+                          "sh", "-c", 'export OFFLOAD_REPORT="$0.$RANK" GPUSIM_REPORT="$0.simulator.$RANK"; exec "$@"',
+                          place / "report", sys.executable, script, *arguments, report=False)
+        self._add_reports([place / f"report.{rank}" for rank in range(processes)])
+        self._look_at_simulators([place / f"report.simulator.{rank}" for rank in range(processes)])
+        return output
+
+    def _look_at_simulators(self, places):
+        """The driver's word on the programs: no broken promise."""
+        for place in places:
+            with open(place, encoding="utf-8") as file:
+                simulator = json.load(file)
+            if simulator["violations"] or simulator["kernel_errors"]:
+                raise AssertionError(f"the simulator reports {simulator['violations']} violations and "
+                                     f"{simulator['kernel_errors']} kernel errors of a program")
+
+    def _add_reports(self, places):
+        if self._before is None:
+            return
+        for place in places:
+            with open(place, encoding="utf-8") as file:
+                report = json.load(file)
+            self._others = add(self._others, {name: report[name] for name in NOTHING})

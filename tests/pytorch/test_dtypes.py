@@ -1,0 +1,131 @@
+#!/usr/bin/env -S python3 tests/pytorch/harness.py
+"""Types of parameters, gradients and state; gradient scaling; autocast."""
+import torch
+from cases import case
+from toys import loss_of, mlp, record, train
+
+
+def adam(model, kind=torch.optim.AdamW, **options):
+    return kind(model.parameters(), **{"lr": 3e-3, "weight_decay": 0.05, "fused": True, **options})
+
+
+@case("AdamW fp32", modes="cpu stream direct")
+def adamw_in_fp32(t):
+    """fp32 parameters train the same"""
+    model = mlp()
+    optimizer = adam(model)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("AdamW bf16", modes="stream direct")
+def adamw_in_bf16(t):
+    """bf16 parameters and state train the same"""
+    model = mlp(torch.bfloat16)
+    optimizer = adam(model)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("Adam bf16", modes="stream direct")
+def adam_in_bf16(t):
+    """bf16 parameters and state train the same with Adam and L2 decay"""
+    model = mlp(torch.bfloat16)
+    optimizer = adam(model, torch.optim.Adam)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("AdamW fp16", modes="stream direct")
+def adamw_in_fp16(t):
+    """fp16 parameters and state train the same"""
+    model = mlp(torch.float16)
+    optimizer = adam(model, eps=1e-4)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("AdamW fp64", modes="stream direct")
+def adamw_in_fp64(t):
+    """fp64 parameters and state train the same"""
+    model = mlp(torch.float64)
+    optimizer = adam(model)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+def with_bf16_moments(model, optimizer, names):
+    """fp32 parameters with moments in bf16, which PyTorch takes when the state is given so."""
+    for parameter in model.parameters():
+        optimizer.state[parameter]["step"] = torch.zeros((), device="cuda")
+        for name in names:
+            optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+
+
+@case("AdamW fp32/bf16 state", modes="stream direct")
+def bf16_moments(t):
+    """bf16 moments of fp32 parameters train the same"""
+    model = mlp()
+    optimizer = adam(model)
+    with_bf16_moments(model, optimizer, ("exp_avg", "exp_avg_sq"))
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("AdamW amsgrad fp32/bf16 state", modes="stream direct")
+def bf16_moments_amsgrad(t):
+    """bf16 moments of fp32 parameters train the same with amsgrad"""
+    model = mlp()
+    optimizer = adam(model, amsgrad=True)
+    with_bf16_moments(model, optimizer, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
+@case("AdamW fp32", modes="cpu stream")
+def autocast_bf16(t):
+    """bf16 autocast trains the same"""
+    model = mlp()
+    optimizer = adam(model)
+
+    def loss(model, step):
+        with torch.autocast("cuda", torch.bfloat16):
+            return loss_of(model, step)
+    train(t, model, optimizer, loss=loss)
+    record(t, model, optimizer)
+
+
+def scaled(t, unscale):
+    """fp16 autocast with a scaler; gradients overflow in steps 1 and 4. The scale is small: some steps must not overflow."""
+    model = mlp()
+    optimizer = adam(model)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
+    scales = []
+    for step in range(7):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            value = loss_of(model, step)
+        scaler.scale(value * (float("inf") if step in (1, 4) else 1.0)).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    if [later < earlier for earlier, later in zip([1024.0] + scales, scales)] != [step in (1, 4) for step in range(7)]:
+        raise AssertionError(f"the scale was to fall in steps 1 and 4 alone: {scales}")
+    t.record("scales", torch.tensor(scales))
+    t.record_state("gradients", {name: p.grad for name, p in model.named_parameters()})
+    record(t, model, optimizer)
+
+
+@case("AdamW fp32", modes="stream direct")
+def grad_scaler(t):
+    """fp16 autocast with a GradScaler and overflowing steps trains the same, unscaled gradients included"""
+    scaled(t, unscale=False)
+
+
+@case("AdamW fp32", modes="stream direct")
+def grad_scaler_unscaled_first(t):
+    """a GradScaler with unscale_ and clipping before the step trains the same through overflowing steps"""
+    scaled(t, unscale=True)
