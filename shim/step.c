@@ -324,7 +324,6 @@ static void note_captured(struct function *function, const struct launch *launch
   report_add(captured_state_bytes, bytes);
   if (!function->row)
     return;
-  atomic_fetch_add_explicit(&function->row->launches, 1, memory_order_relaxed);
   snprintf(function->row->why, sizeof function->row->why,
            "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
            "optimizer.step() out of the graph",
