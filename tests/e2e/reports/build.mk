@@ -9,10 +9,10 @@ $(REP_OUT)/libcuda_behind.so: $(REP)/behind_driver.c
 	@mkdir -p $(@D)
 	$(CC) $(REP_FLAGS) -fPIC -shared $< -Wl,-Bsymbolic -o $@
 $(REP_OUT)/libnames1.so: $(REP)/names.c $(REP_OUT)/libnames2.so
-	$(CC) $(REP_FLAGS) -fPIC -shared '-DLEVEL="one"' $< -L$(@D) -Wl,--no-as-needed -l:libnames2.so -Wl,-rpath,'$$ORIGIN' -ldl -o $@
+	$(CC) $(REP_FLAGS) -fPIC -shared -DLEVEL=1 $< -L$(@D) -Wl,--no-as-needed -l:libnames2.so -Wl,-rpath,'$$ORIGIN' -ldl -o $@
 $(REP_OUT)/libnames2.so: $(REP)/names.c
 	@mkdir -p $(@D)
-	$(CC) $(REP_FLAGS) -fPIC -shared '-DLEVEL="two"' $< -ldl -o $@
+	$(CC) $(REP_FLAGS) -fPIC -shared -DLEVEL=2 $< -ldl -o $@
 $(REP_OUT)/names_user: $(REP)/names_user.c $(REP_OUT)/libnames1.so
 	$(CC) $(REP_FLAGS) $< -L$(@D) -l:libnames1.so -Wl,-rpath,'$$ORIGIN' -o $@
 $(REP_OUT)/through_front: $(REP)/through_front.c

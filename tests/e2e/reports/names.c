@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+static const char *const level = LEVEL == 1 ? "one" : "two";
+
 #define FUNCTION(name)                                                                             \
   int name(int depth);                                                                             \
   int name(int depth) {                                                                            \
@@ -13,7 +15,7 @@
     int (*first)(int) = (int (*)(int))dlsym(RTLD_DEFAULT, #name);                                  \
     void *self = dladdr((void *)&name, &info) ? dlopen(info.dli_fname, RTLD_NOW) : NULL;           \
     int (*own)(int) = self ? (int (*)(int))dlsym(self, #name) : NULL;                              \
-    printf(#name " " LEVEL " at %d: next %s, first %s, own %s\n", depth,                           \
+    printf(#name " " %s at %d: next %s, first %s, own %s\n", level, depth,                           \
            !next          ? "none"                                                                 \
            : next == name ? "itself"                                                               \
                           : "another",                                                             \
