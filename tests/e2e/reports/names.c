@@ -15,7 +15,7 @@ static const char *const level = LEVEL == 1 ? "one" : "two";
     int (*first)(int) = (int (*)(int))dlsym(RTLD_DEFAULT, #name);                                  \
     void *self = dladdr((void *)&name, &info) ? dlopen(info.dli_fname, RTLD_NOW) : NULL;           \
     int (*own)(int) = self ? (int (*)(int))dlsym(self, #name) : NULL;                              \
-    printf(#name " " %s at %d: next %s, first %s, own %s\n", level, depth,                           \
+    printf(#name " %s at %d: next %s, first %s, own %s\n", level, depth,                           \
            !next          ? "none"                                                                 \
            : next == name ? "itself"                                                               \
                           : "another",                                                             \
