@@ -35,17 +35,18 @@ static void resolve_ours(void) {
   check(cuGetProcAddress("cuLaunchKernel", &function, 12000, 0, NULL) || !function);
 }
 static void launch(void) {
-  check(cuLaunchKernel((CUfunction)(uintptr_t)1, 1, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL));
+  check(cuLaunchKernel((CUfunction)(uintptr_t)1, 1, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL) !=
+        CUDA_SUCCESS);
 }
 static void copy_up(void) {
-  check(cuMemcpyHtoDAsync(native, host, COPY, NULL));
+  check(cuMemcpyHtoDAsync(native, host, COPY, NULL) != CUDA_SUCCESS);
 }
 static void copy_down(void) {
-  check(cuMemcpyDtoHAsync(host, native, COPY, NULL));
+  check(cuMemcpyDtoHAsync(host, native, COPY, NULL) != CUDA_SUCCESS);
 }
 static void ask(void) {
   unsigned type = 0;
-  check(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, native));
+  check(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, native) != CUDA_SUCCESS);
 }
 static void allocate_small(void) {
   CUdeviceptr address;

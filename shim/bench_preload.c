@@ -143,10 +143,10 @@ static void calls(char *const *command, const char *library, const char *librari
   size_t count = 0;
   for (size_t i = 0; i < pairs; i++) {
     if (i % 2)
-      count = read_calls(command, NULL, libraries, names, bare, i);
+      (void)read_calls(command, NULL, libraries, names, bare, i);
     count = read_calls(command, library, libraries, names, hooked, i);
     if (i % 2 == 0)
-      count = read_calls(command, NULL, libraries, names, bare, i);
+      (void)read_calls(command, NULL, libraries, names, bare, i);
   }
   for (size_t i = 0; i < count; i++)
     printf("{\"call\": \"%s\", \"hooked_ns\": %.1f, \"unhooked_ns\": %.1f}%s", names[i],

@@ -50,18 +50,19 @@ enum { HOOKS = sizeof hooks / sizeof *hooks, USES = sizeof uses / sizeof *uses }
 /* Routes: a hash table with open addressing. A slot holds one more than an index into `known`,
    whose entry is complete before the slot names it. Each hook has two entries: the function as
    dlsym finds it, and as cuGetProcAddress hands it out (the driver does not promise that they are
-   equal). */
-enum { WAYS = 2, ROUTE_SLOTS = 1024 };
+   equal: where libcuda.so.1 stands before another library, it hands out that one's). */
+enum { BY_DLSYM, BY_ADDRESS, WAYS, ROUTE_SLOTS = 1024 };
 _Static_assert(HOOKS *WAYS * 2 <= ROUTE_SLOTS, "the table of routes is to stay half empty");
 static void *_Atomic known[HOOKS * WAYS];
 static _Atomic uint16_t routes[ROUTE_SLOTS];
-static _Atomic bool resolved;
+static _Atomic bool resolved, addressed;
 
 static unsigned slot_of(const void *real) {
   return (unsigned)(((uintptr_t)real * 0x9E3779B97F4A7C15u) >> 54) % ROUTE_SLOTS;
 }
 
-void *driver_route(void *real) {
+/* Found by any of the first `ways`. */
+static void *route(void *real, unsigned ways) {
   if (!real)
     return NULL;
   for (unsigned at = slot_of(real);; at = (at + 1) % ROUTE_SLOTS) {
@@ -69,8 +70,12 @@ void *driver_route(void *real) {
     if (!entry)
       return real;
     if (atomic_load_explicit(&known[entry - 1], memory_order_relaxed) == real)
-      return hooks[(entry - 1) / WAYS].wrapper;
+      return (entry - 1) % WAYS < ways ? hooks[(entry - 1) / WAYS].wrapper : real;
   }
+}
+
+void *driver_route(void *real) {
+  return route(real, BY_ADDRESS);
 }
 
 static bool is_wrapper(const void *function) {
@@ -83,7 +88,7 @@ static bool is_wrapper(const void *function) {
 /* The first hook that brings a function keeps it. */
 static void add_route(unsigned hook, unsigned way, void *real) {
   unsigned entry = hook * WAYS + way;
-  if (!real || driver_route(real) != real || is_wrapper(real))
+  if (!real || route(real, WAYS) != real || is_wrapper(real))
     return;
   atomic_store_explicit(&known[entry], real, memory_order_relaxed);
   for (unsigned at = slot_of(real);; at = (at + 1) % ROUTE_SLOTS) {
@@ -142,14 +147,10 @@ static void fill(const struct source *source) {
   for (unsigned i = 0; i < HOOKS; i++) {
     void *real = look_up(source, hooks[i].symbol);
     set_once(hooks[i].slot, real);
-    add_route(i, 0, real);
+    add_route(i, BY_DLSYM, real);
   }
   for (unsigned i = 0; i < USES; i++)
     set_once(uses[i].slot, look_up(source, uses[i].symbol));
-  /* A driver without the symbol may still answer its base name, with an older version. */
-  for (unsigned i = 0; i < HOOKS; i++)
-    if (slot_now(hooks[i].slot))
-      add_route(i, 1, proc_address(&hooks[i]));
   atomic_store_explicit(&resolved, true, memory_order_release);
 }
 
@@ -170,6 +171,17 @@ bool driver_resolve(void) {
   fill(&source);
   (void)dlerror(); /* lookups that failed here are nobody else's concern */
   return true;
+}
+
+void *driver_route_address(void *real) {
+  if (!atomic_load_explicit(&addressed, memory_order_acquire) && driver_resolve()) {
+    /* A driver without the symbol may still answer its base name, with an older version. */
+    for (unsigned i = 0; i < HOOKS; i++)
+      if (slot_now(hooks[i].slot))
+        add_route(i, BY_ADDRESS, proc_address(&hooks[i]));
+    atomic_store_explicit(&addressed, true, memory_order_release);
+  }
+  return route(real, WAYS);
 }
 
 CUresult driver_missing(void) {

@@ -31,14 +31,17 @@ struct driver {
 };
 extern struct driver driver;
 
-/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, safe from any thread; false while
-   no driver is loaded. A driver that came with the program is found without waiting for anybody;
-   for any other the loader is asked, as every lookup in it does. Holds no lock meanwhile. */
+/* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread;
+   false while no driver is loaded. Holds no lock across loader calls, and runs nothing of the
+   driver's: it may be the driver itself that is looking a name up, while it starts. */
 bool driver_resolve(void);
 
-/* The wrapper of a real driver function, or the pointer itself where none is ours. By identity of
-   the pointer, whichever way it was found. */
+/* The wrapper of a function that dlsym found, or the pointer itself where none is ours. By identity
+   with what libcuda.so.1 exports: what a driver finds in a library of its own stays the driver's. */
 void *driver_route(void *real);
+
+/* The same for what cuGetProcAddress handed out, to be called after it answered. */
+void *driver_route_address(void *real);
 
 /* What a wrapper answers when there is no real function: NOT_INITIALIZED without a driver, else
  * NOT_SUPPORTED. */

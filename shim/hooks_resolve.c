@@ -15,7 +15,7 @@
 CUresult hook_cuGetProcAddress(const char *name, void **pointer, int version, cuuint64_t flags) {
   CUresult result = driver_call(cuGetProcAddress, (name, pointer, version, flags));
   if (result == CUDA_SUCCESS && pointer)
-    *pointer = driver_route(*pointer);
+    *pointer = driver_route_address(*pointer);
   return result;
 }
 
@@ -23,7 +23,7 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **pointer, int version,
                                   CUdriverProcAddressQueryResult *status) {
   CUresult result = driver_call(cuGetProcAddress_v2, (name, pointer, version, flags, status));
   if (result == CUDA_SUCCESS && pointer)
-    *pointer = driver_route(*pointer);
+    *pointer = driver_route_address(*pointer);
   return result;
 }
 

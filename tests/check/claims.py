@@ -2,13 +2,32 @@
 """Every claim has a test: checks tests/claims.tsv (issue, claim, test file, test name).
 
 A row is refused when its file doesn't exist, when the file has no test of that name, or when the last run (build/test/*.tap)
-skipped that test without a line in tests/skips.txt. A claim may have several rows."""
+skipped that test without a line in tests/skips.txt. A claim may have several rows.
+
+A fault that others reported and that can't occur here has 'cannot occur' for a file, and for a test the reason: a sentence,
+then in parentheses the evidence that is looked up: (FILE: text) which the file must have, or (FILE: no text) which it mustn't."""
 import glob
 import os
 import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def evidence(reason):
+    """What is wrong with the reason why something can't occur, or None."""
+    found = re.match(r"([A-Z].*\S) \(([^():]+): (no )?(.+)\)$", reason)
+    if not found or len(found[1].split()) < 6:
+        return "wants a sentence of six words or more and the evidence: REASON (FILE: text) or REASON (FILE: no text)"
+    _, path, absent, text = found.groups()
+    full = os.path.join(ROOT, path)
+    if not os.path.isfile(full):
+        return f"{path} does not exist"
+    with open(full, encoding="utf-8") as source:
+        there = text in source.read()
+    if there == bool(absent):
+        return f"{path} {'has' if there else 'does not have'} '{text}'"
+    return None
 
 
 def main():
@@ -38,6 +57,11 @@ def main():
                 continue
             rows += 1
             _, claim, path, name = fields
+            if path == "cannot occur":
+                wrong = evidence(name)
+                if wrong:
+                    problems.append(f"tests/claims.tsv:{number}: {wrong} (claim: {claim})")
+                continue
             full = os.path.join(ROOT, path)
             if not os.path.exists(full):
                 problems.append(f"tests/claims.tsv:{number}: {path} does not exist (claim: {claim})")

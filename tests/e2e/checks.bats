@@ -62,6 +62,8 @@ setup() {
   refused 'has an RPATH' ./symbols broken.so
   library "$fine" "${HARDENED[@]}" -nostdlib -Wl,-N
   refused 'writable and executable' ./symbols broken.so
+  library "extern void *_dl_allocate_tls(void *); void *two(void) { return _dl_allocate_tls(0); } $fine" "${HARDENED[@]}"
+  refused 'private to glibc' ./symbols broken.so
   library "$fine" "${HARDENED[@]}" -Wl,--no-as-needed -lm
   refused 'needs libm.so.6' ./symbols broken.so
   library "int x = 1; __asm__(\".text\\n.globl y\\ny: .quad x\\n\"); $fine" "${HARDENED[@]}" -Wl,-z,notext
@@ -197,6 +199,29 @@ locks_refused() {
   printf '3\ta claim\ttests/e2e/one.bats\tit works\n' >"$copy/tests/claims.tsv"
   printf 'ok 1 - it works # skip no reason\n1..1\n' >"$copy/build/test/one.tap"
   refused 'skipped' python3 "$copy/tests/check/claims.py"
+}
+
+@test "a fault that can't occur needs a reason with evidence that is there" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests/check" "$copy/shim"
+  cp "$GUARDS/claims.py" "$copy/tests/check/"
+  : >"$copy/tests/skips.txt"
+  echo 'HOOK(cuInit)' >"$copy/shim/list"
+  claim() { printf '5\ta fault\tcannot occur\t%s\n' "$1" >"$copy/tests/claims.tsv"; }
+  claim 'Only the listed functions are hooked here (shim/list: HOOK(cuInit))'
+  python3 "$copy/tests/check/claims.py"
+  claim 'No memory handle of the program is hooked (shim/list: no HOOK(cuMemCreate))'
+  python3 "$copy/tests/check/claims.py"
+  claim 'Not here (shim/list: HOOK(cuInit))'
+  refused 'wants a sentence of six words' python3 "$copy/tests/check/claims.py"
+  claim 'Only the listed functions are hooked here'
+  refused 'and the evidence' python3 "$copy/tests/check/claims.py"
+  claim 'Only the listed functions are hooked here (shim/nothing: HOOK(cuInit))'
+  refused 'shim/nothing does not exist' python3 "$copy/tests/check/claims.py"
+  claim 'Only the listed functions are hooked here (shim/list: HOOK(cuMemCreate))'
+  refused "does not have 'HOOK(cuMemCreate)'" python3 "$copy/tests/check/claims.py"
+  claim 'No memory handle of the program is hooked (shim/list: no HOOK(cuInit))'
+  refused "has 'HOOK(cuInit)'" python3 "$copy/tests/check/claims.py"
 }
 
 @test "a checkout whose files git doesn't list fails the checks with the remedy, instead of checking nothing" {
