@@ -54,9 +54,11 @@ $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpu
 	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
 
 # What the fallback operators do on the device; it finds the driver as programs do.
-$(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_DIR)/fallback/operators.c
+PYTORCH_OPERATORS := $(PYTORCH_DIR)/fallback/operators.c \
+  $(wildcard $(PYTORCH_DIR)/libraries/driver.c $(PYTORCH_DIR)/libraries/touch.c)
+$(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_OPERATORS) $(PYTORCH_DIR)/build.mk
 	@mkdir -p $(@D)
-	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -o $@ $< -ldl -lpthread
+	$(CC) $(filter-out -MMD -MP,$(PYTORCH_CFLAGS)) $(HARDEN) -shared -o $@ $(PYTORCH_OPERATORS) -ldl -lpthread
 
 # ---- kernels ----
 PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))
