@@ -39,8 +39,8 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST) | awk -F': ' '{printf "  %-16s %s\n", $$1, $$2}' | sort
 
 include $(wildcard shim/build.mk adam/build.mk policy/build.mk nvme/build.mk tests/gpusim/build.mk tests/build.mk \
-  integration/build.mk integration/charlm/build.mk integration/pytorch/nccl/build.mk integration/pytorch/build.mk \
-  integration/gpu/build.mk)
+  integration/build.mk integration/charlm/build.mk integration/pytorch/cublas/build.mk \
+  integration/pytorch/nccl/build.mk integration/pytorch/build.mk integration/gpu/build.mk)
 include check.mk
 
 ## all: the library, its companion, the program `offload`, the simulated GPU and the demo program

@@ -14,25 +14,12 @@ pytorch-environment:
 $(PYTORCH_ENVIRONMENT).path: | pytorch-environment ;
 
 # ---- libraries ----
-# What has functions of ours in NVIDIA's libraries: sources by library.
-PYTORCH_libcublas := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
-PYTORCH_libcublasLt := $(wildcard $(PYTORCH_DIR)/libraries/cublas*.c)
-PYTORCH_OURS := $(foreach l,libcublas libcublasLt,$(if $(PYTORCH_$(l)),$(l)))
-PYTORCH_CFLAGS := $(CFLAGS_ALL) -isystem $(PYTORCH_DIR)/include $(CUDA_INC) -MMD -MP
-# Products are what takes the time of a training step here.
-PYTORCH_OBJECT_FLAGS_libcublas := -DIN_libcublas -O3 -ffast-math -w
-PYTORCH_OBJECT_FLAGS_libcublasLt := -DIN_libcublasLt -O3 -ffast-math -w
-define PYTORCH_OBJECTS
-PYTORCH_OBJECTS_$(1) := $$(PYTORCH_$(1):$$(PYTORCH_DIR)/%.c=$$(PYTORCH)/objects/$(1)/%.o)
-$$(PYTORCH)/objects/$(1)/%.o: $$(PYTORCH_DIR)/%.c $$(PYTORCH_DIR)/build.mk
-	@mkdir -p $$(@D)
-	$$(CC) $$(PYTORCH_CFLAGS) -fvisibility=default $$(PYTORCH_OBJECT_FLAGS_$(1)) -c -o $$@ $$<
--include $$(PYTORCH_OBJECTS_$(1):.o=.d)
-endef
-$(foreach l,$(PYTORCH_OURS),$(eval $(call PYTORCH_OBJECTS,$(l))))
-# Built by its own build.mk.
+# What has functions of ours in NVIDIA's libraries; the objects are built by folders of their own.
+PYTORCH_OURS := libcublas libcublasLt libnccl
+PYTORCH_OBJECTS_libcublas := $(CUBLAS_OBJECTS_libcublas)
+PYTORCH_OBJECTS_libcublasLt := $(CUBLAS_OBJECTS_libcublasLt)
 PYTORCH_OBJECTS_libnccl := $(NCCL_OBJECTS)
-PYTORCH_OURS += libnccl
+PYTORCH_CFLAGS := $(CFLAGS_ALL) -isystem $(PYTORCH_DIR)/include $(CUDA_INC) -MMD -MP
 
 # Each library with functions of ours by itself, the others together.
 PYTORCH_STUBS = $(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) \
@@ -54,9 +41,11 @@ $(PYTORCH)/libraries/libnvidia-ml.so.1: $(PYTORCH_DIR)/libraries/nvml.c $(B)/gpu
 	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -Wl,-soname,$(@F) -o $@ $< -L$(B)/gpusim -l:libcuda.so.1
 
 # What the fallback operators do on the device; it finds the driver as programs do.
-$(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_DIR)/fallback/operators.c
+PYTORCH_OPERATORS := $(PYTORCH_DIR)/fallback/operators.c \
+  $(PYTORCH_DIR)/libraries/driver.c $(PYTORCH_DIR)/libraries/touch.c
+$(PYTORCH)/libraries/libgpusim_operators.so: $(PYTORCH_OPERATORS) $(PYTORCH_DIR)/build.mk
 	@mkdir -p $(@D)
-	$(CC) $(PYTORCH_CFLAGS) $(HARDEN) -shared -o $@ $< -ldl -lpthread
+	$(CC) $(filter-out -MMD -MP,$(PYTORCH_CFLAGS)) $(HARDEN) -shared -o $@ $(PYTORCH_OPERATORS) -ldl -lpthread
 
 # ---- kernels ----
 PYTORCH_PTX := $(patsubst $(PYTORCH_DIR)/kernels/%.cu,$(PYTORCH)/kernels/%.ptx,$(wildcard $(PYTORCH_DIR)/kernels/*.cu))

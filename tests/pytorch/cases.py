@@ -96,6 +96,17 @@ def add(one, other):
             "reasons": one["reasons"] + [reason for reason in other["reasons"] if reason not in one["reasons"]]}
 
 
+def undone(name, delta):
+    """Sentences that say what the library should have done in a part of a case, a program or a rank, and has not."""
+    mode = os.environ["OFFLOAD_STEP"]
+    problems = []
+    if not delta["totals"]["moved_out_bytes"] + delta["totals"]["provisional_bytes"]:
+        problems.append(f"{name}: no state moved to the host")
+    if not sum(row["launches_" + mode] for row in delta["functions"] if row["elements_host"]):
+        problems.append(f"{name}: no launch over state on the host was carried out by {mode}")
+    return problems
+
+
 # ---- what a case is given ----
 
 class Test:
@@ -161,38 +172,55 @@ class Test:
         yield
         after = self.delta()
         if after is not None:
-            done = subtract(after, before)
-            mode = os.environ["OFFLOAD_STEP"]
-            if not done["totals"]["moved_out_bytes"]:
-                self.unmet.append(f"{name}: no state moved to the host")
-            if not sum(row["launches_" + mode] for row in done["functions"] if row["elements_host"]):
-                self.unmet.append(f"{name}: no launch over state on the host was carried out by {mode}")
+            self.unmet += undone(name, subtract(after, before))
 
-    def run(self, *command, report=True):
+    def run(self, *command, report=True, library=True, environment=None):
         """Runs a script (or -m MODULE) as a program of its own, as this process with or without the library. Its report
-        counts as the case's. Returns its output; a failure is the case's."""
+        counts as the case's. Returns its output; a failure is the case's. `library=False`: without it in any case."""
         place = self.folder / f"program{len(os.listdir(self.folder))}.json"
-        environment = dict(os.environ, OFFLOAD_REPORT=str(place), GPUSIM_REPORT=f"{place}.simulator")
+        its = dict(os.environ, OFFLOAD_REPORT=str(place), GPUSIM_REPORT=f"{place}.simulator", **environment or {})
+        if not library:
+            its.pop("LD_PRELOAD", None)
         done = subprocess.run([RUN, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              env=environment, cwd=self.folder, check=False)
+                              env=its, cwd=self.folder, check=False)
         if done.returncode:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
             raise RuntimeError(f"{command} ended with status {done.returncode}:\n{tail}")
+        if not library and place.exists():
+            raise AssertionError(f"{command} was to run without the library, which has left a report")
         if report:
-            self._add_reports([place])
+            self._add_reports([place] if library else [])
             self._look_at_simulators([f"{place}.simulator"])
         return done.stdout
 
-    def torchrun(self, processes, script, *arguments):
-        """The same for torchrun on this machine; every process has its own report."""
+    def torchrun(self, processes, script, *arguments, environment=None):
+        """The same for torchrun on this machine, with a device for each process; every process has its own report, and each
+        of them must have moved state."""
         place = self.folder / f"ranks{len(os.listdir(self.folder))}"
         place.mkdir()
         output = self.run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes, "--no-python",
                           "sh", "-c", 'export OFFLOAD_REPORT="$0.$RANK" GPUSIM_REPORT="$0.simulator.$RANK"; exec "$@"',
-                          place / "report", sys.executable, script, *arguments, report=False)
-        self._add_reports([place / f"report.{rank}" for rank in range(processes)])
+                          place / "report", sys.executable, script, *arguments, report=False,
+                          environment={"GPUSIM_DEVICES": str(processes), **(environment or {})})
+        for rank, report in enumerate(self._add_reports([place / f"report.{rank}" for rank in range(processes)])):
+            self.unmet += undone(f"rank {rank}", report)
         self._look_at_simulators([place / f"report.simulator.{rank}" for rank in range(processes)])
         return output
+
+    def ranks(self, processes, function):
+        """Calls a function of the case's file, which is given a `t` of its own, in each process of a torchrun (rank.py). What
+        the ranks record is the case's, with `rank 0: ` and so on before its name."""
+        folder = self.folder / "ranks"
+        folder.mkdir()
+        self.torchrun(processes, HERE / "rank.py", function.__code__.co_filename, function.__name__, folder)
+        for rank in range(processes):
+            result = json.loads((folder / str(rank) / "result").read_text(encoding="utf-8"))
+            self.unmet += [f"rank {rank}: {problem}" for problem in result["unmet"]]
+            data = (folder / str(rank) / "records").read_bytes()
+            for record in result["records"]:
+                name = f"rank {rank}: {record['name']}"
+                self.records.append({**record, "name": name, "offset": self._file.tell()})
+                self._file.write(data[record["offset"]:record["offset"] + record["bytes"]])
 
     def _look_at_simulators(self, places):
         """The driver's word on the programs: no broken promise."""
@@ -204,9 +232,11 @@ class Test:
                                      f"{simulator['kernel_errors']} kernel errors of a program")
 
     def _add_reports(self, places):
-        if self._before is None:
-            return
-        for place in places:
+        """Counts programs' reports as the case's, and returns them; none without the library."""
+        reports = []
+        for place in places if self._before is not None else []:
             with open(place, encoding="utf-8") as file:
                 report = json.load(file)
-            self._others = add(self._others, {name: report[name] for name in NOTHING})
+            reports.append({name: report[name] for name in NOTHING})
+            self._others = add(self._others, reports[-1])
+        return reports

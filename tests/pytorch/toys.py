@@ -15,6 +15,13 @@ def mlp(dtype=torch.float32):
     return model.to("cuda", dtype)
 
 
+def deep(dtype=torch.float32):
+    """Nearly a million parameters, two matrices of six blocks: each of two processes has enough of it, by halves or by tensors."""
+    wide = 2 * BIG[0]
+    model = nn.Sequential(nn.Linear(BIG[1], wide), nn.GELU(), nn.Linear(wide, BIG[1]), nn.GELU(), nn.Linear(BIG[1], 32))
+    return model.to("cuda", dtype)
+
+
 def batch(number, dtype=torch.float32, rows=8):
     """Inputs and targets; the same for the same number."""
     generator = torch.Generator().manual_seed(1000 + number)
