@@ -30,13 +30,8 @@
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
-#include <cuda.h>
+#include "tests/e2e/adam_list.h"
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define CU(call)                                                                                   \
   do {                                                                                             \
@@ -50,7 +45,7 @@
     }                                                                                              \
   } while (0)
 
-enum { CHUNK = 65536, TENSORS = 64, LISTS = 5, ALLOCATOR_GRAIN = 512 };
+enum { TENSORS = 64, ALLOCATOR_GRAIN = 512 };
 
 static int argument_count;
 static char **argument_list;
@@ -63,34 +58,10 @@ static double option(const char *name, double otherwise) {
   return otherwise;
 }
 
-/* Tensor lists, by their size: lists, slots, and what their entries take and where they begin. */
-struct layout {
-  size_t bytes, lists, tensors, blocks, count_bytes, entry, numel, steps, block_tensor, block_chunk;
-};
-static const struct layout layouts[] = {{3336, 4, 36, 320, 8, 1, 1152, 1440, 1728, 2048},
-                                        {25544, 4, 252, 2240, 8, 2, 8064, 10080, 12096, 16576},
-                                        {3288, 5, 30, 320, 8, 1, 1200, 1440, 1680, 2000},
-                                        {25208, 5, 210, 2240, 8, 2, 8400, 10080, 11760, 16240},
-                                        {3192, 4, 36, 320, 4, 1, 1152, 1296, 1584, 1904},
-                                        {3168, 5, 30, 320, 4, 1, 1200, 1320, 1560, 1880}};
-
-/* The kernel: what its name says. */
-static struct {
-  const struct layout *layout;
-  bool lr_pointer, old; /* takes a pointer to lr; amsgrad and mode are arguments */
-  unsigned char adamw;
-  size_t element_bytes[LISTS];
-  enum { TYPE_FLOAT, TYPE_DOUBLE, TYPE_HALF, TYPE_BFLOAT16 } type; /* of parameter and gradient */
-} kernel;
-
-struct tensor {
-  CUdeviceptr lists[LISTS], step;
-  size_t elements;
-};
-
-static struct tensor tensors[TENSORS];
+static struct adam_kernel kernel;
+static struct adam_tensor tensors[TENSORS];
 static size_t tensor_count;
-static CUdeviceptr arrays[LISTS], copies[LISTS];
+static CUdeviceptr arrays[ADAM_LISTS], copies[ADAM_LISTS];
 static size_t array_elements;
 
 /* Bytes by which state begins behind an address that every vector can be loaded from. */
@@ -113,9 +84,7 @@ static CUdeviceptr allocate(size_t bytes) {
 static uint64_t hash(CUdeviceptr from, size_t bytes) {
   unsigned char *copy = malloc(bytes);
   CU(cuMemcpyDtoH(copy, from, bytes));
-  uint64_t value = 1469598103934665603u;
-  for (size_t i = 0; i < bytes; i++)
-    value = (value ^ copy[i]) * 1099511628211u;
+  const uint64_t value = adam_hash(copy, bytes);
   free(copy);
   return value;
 }
@@ -131,12 +100,13 @@ static void print_hashes(int step) {
 }
 
 static void make_tensors(void) {
-  static const size_t large[] = {600001, CHUNK * 8, 7, 140000, 70000, CHUNK * 5 + 3};
+  static const size_t large[] = {600001, ADAM_CHUNK_ELEMENTS * 8,    7, 140000,
+                                 70000,  ADAM_CHUNK_ELEMENTS * 5 + 3};
   static const size_t little[] = {20000, 3, 65536, 1024, 40000};
   const bool small = option("small", 0) != 0;
   tensor_count = small ? sizeof little / sizeof *little : sizeof large / sizeof *large;
   const size_t grain =
-      option("packed", 0) != 0 ? 1 : ALLOCATOR_GRAIN / kernel.element_bytes[LISTS - 1];
+      option("packed", 0) != 0 ? 1 : ALLOCATOR_GRAIN / kernel.element_bytes[ADAM_LISTS - 1];
   for (size_t t = 0; t < tensor_count; t++) {
     tensors[t].elements = small ? little[t] : large[t];
     array_elements += (tensors[t].elements + grain - 1) / grain * grain;
@@ -164,16 +134,16 @@ static void store(unsigned char *to, float number) {
   const uint16_t brain = (uint16_t)(bits >> 16);
   const double wide = number;
   switch (kernel.type) {
-  case TYPE_FLOAT:
+  case ADAM_FLOAT:
     memcpy(to, &number, 4);
     break;
-  case TYPE_DOUBLE:
+  case ADAM_DOUBLE:
     memcpy(to, &wide, 8);
     break;
-  case TYPE_HALF:
+  case ADAM_HALF:
     memcpy(to, &half, 2);
     break;
-  case TYPE_BFLOAT16:
+  case ADAM_BFLOAT16:
     memcpy(to, &brain, 2);
   }
 }
@@ -195,108 +165,18 @@ static void fill(CUstream stream) {
   free(numbers);
   CU(cuCtxSynchronize());
   /* Small positive numbers in every type. */
-  static const uint32_t patterns[LISTS] = {0, 0, 0x3a83126f, 0x372727ac, 0x36f036ef};
-  for (size_t list = 2; list < LISTS && list < kernel.layout->lists; list++)
+  static const uint32_t patterns[ADAM_LISTS] = {0, 0, 0x3a83126f, 0x372727ac, 0x36f036ef};
+  for (size_t list = 2; list < ADAM_LISTS && list < kernel.layout->lists; list++)
     CU(cuMemsetD32Async(arrays[list], patterns[list], array_bytes(list) / 4, stream));
 }
 
-struct scalars {
-  const float *lr_pointer;
-  double lr, beta1, beta2, decay, eps;
-  unsigned char maximize;
-  const float *grad_scale, *found_inf;
-};
-
-/* The kernel's arguments behind the tensor list: pointers and sizes, in order. */
-static size_t arguments(struct scalars *s, void *pointers[16], size_t bytes[16]) {
-  static unsigned char functor, amsgrad;
-  amsgrad = kernel.layout->lists == 5;
-  size_t n = 0;
-#define ARGUMENT(value)                                                                            \
-  do {                                                                                             \
-    pointers[n] = &(value);                                                                        \
-    bytes[n++] = sizeof(value);                                                                    \
-  } while (0)
-  ARGUMENT(functor);
-  if (kernel.lr_pointer)
-    ARGUMENT(s->lr_pointer);
-  ARGUMENT(s->lr);
-  ARGUMENT(s->beta1);
-  ARGUMENT(s->beta2);
-  ARGUMENT(s->decay);
-  ARGUMENT(s->eps);
-  ARGUMENT(s->maximize);
-  if (kernel.old)
-    ARGUMENT(amsgrad);
-  ARGUMENT(s->grad_scale);
-  ARGUMENT(s->found_inf);
-  if (kernel.old)
-    ARGUMENT(kernel.adamw);
-#undef ARGUMENT
-  return n;
-}
-
-static void launch(CUfunction function, const struct layout *layout, const unsigned char *metadata,
-                   unsigned blocks, struct scalars *s, CUstream stream, bool packed) {
-  void *pointers[17] = {(void *)(uintptr_t)metadata};
-  size_t sizes[16];
-  const size_t n = arguments(s, pointers + 1, sizes);
-  if (!packed) {
-    CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, pointers, NULL));
-    return;
-  }
-  unsigned char *buffer = calloc(1, layout->bytes + 128);
-  memcpy(buffer, metadata, layout->bytes);
-  size_t bytes = layout->bytes;
-  for (size_t i = 0; i < n; i++) { /* each at its natural alignment */
-    bytes = (bytes + sizes[i] - 1) / sizes[i] * sizes[i];
-    memcpy(buffer + bytes, pointers[i + 1], sizes[i]);
-    bytes += sizes[i];
-  }
-  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   CU_LAUNCH_PARAM_END};
-  CU(cuLaunchKernel(function, blocks, 1, 1, 512, 1, 1, 0, stream, NULL, extra));
-  free(buffer);
-}
-
-/* As PyTorch's host code does it: as many launches as the list needs; a tensor cut by one goes on
- * in the next. */
-static void step_group(CUfunction function, const struct layout *layout, size_t first, size_t end,
-                       struct scalars *s, CUstream stream) {
-  unsigned char *metadata = malloc(layout->bytes);
-  memset(metadata, option("garbage", 0) != 0 ? 0xb7 : 0, layout->bytes);
-  size_t slot = 0, block = 0;
-  for (size_t t = first; t < end; t++) {
-    const size_t chunks = (tensors[t].elements + CHUNK - 1) / CHUNK;
-    for (size_t chunk = 0; chunk < chunks; chunk++) {
-      if (chunk == 0 || block == 0) {
-        for (size_t list = 0; list < layout->lists; list++)
-          memcpy(metadata + (list * layout->tensors + slot) * 8, &tensors[t].lists[list], 8);
-        memcpy(metadata + layout->numel + slot * layout->count_bytes, &tensors[t].elements,
-               layout->count_bytes);
-        memcpy(metadata + layout->steps + slot * 8, &tensors[t].step, 8);
-        slot++;
-      }
-      const uint16_t index = (uint16_t)(slot - 1);
-      const int number = (int)chunk;
-      memcpy(metadata + layout->block_tensor + block * layout->entry, &index, layout->entry);
-      memcpy(metadata + layout->block_chunk + block * 4, &number, 4);
-      block++;
-      const bool last = chunk + 1 == chunks;
-      if (block == layout->blocks || (slot == layout->tensors && last)) {
-        launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
-        slot = block = 0;
-      }
-    }
-  }
-  if (block)
-    launch(function, layout, metadata, (unsigned)block, s, stream, option("extra", 0) != 0);
-  free(metadata);
+/* Steps of tensors `first` to before `end`. */
+static void step_tensors(size_t first, size_t end, struct adam_scalars *s, CUstream stream) {
+  CU(adam_step(&kernel, tensors + first, end - first, s, stream));
 }
 
 /* The context is lost before the last step's gradients are there. */
-static void step_lost(CUfunction function, const struct layout *layout, struct scalars *s,
-                      CUstream stream) {
+static void step_lost(struct adam_scalars *s, CUstream stream) {
   static const char image[] =
       ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
       ".b32 "
@@ -306,15 +186,14 @@ static void step_lost(CUfunction function, const struct layout *layout, struct s
   CU(cuModuleLoadData(&module, image));
   CU(cuModuleGetFunction(&bad, module, "bad"));
   CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-  step_group(function, layout, 0, tensor_count, s, stream);
+  step_tensors(0, tensor_count, s, stream);
   printf("%d\n", (int)cuCtxSynchronize());
   exit(0);
 }
 
 /* A step of the first half waits on its stream for a word that the host writes when the other half's
    step, on another stream, is done. */
-static void step_gated(CUfunction function, const struct layout *layout, struct scalars *s,
-                       CUstream gated) {
+static void step_gated(struct adam_scalars *s, CUstream gated) {
   CUstream free_one;
   void *memory;
   CU(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
@@ -325,64 +204,17 @@ static void step_gated(CUfunction function, const struct layout *layout, struct 
   CU(cuStreamWaitValue32(gated, (CUdeviceptr)(uintptr_t)memory, 1, CU_STREAM_WAIT_VALUE_EQ));
   const int gate = (int)option("gate", 0);
   if (gate == 1) {
-    step_group(function, layout, 0, tensor_count / 2, s, gated);
-    step_group(function, layout, tensor_count / 2, tensor_count, s, free_one);
+    step_tensors(0, tensor_count / 2, s, gated);
+    step_tensors(tensor_count / 2, tensor_count, s, free_one);
     CU(cuStreamSynchronize(free_one));
   } else {
     for (int i = 0; i < gate; i++) {
       s->lr *= 0.9;
-      step_group(function, layout, 0, tensor_count, s, gated);
+      step_tensors(0, tensor_count, s, gated);
     }
   }
   *word = 1;
   CU(cuCtxSynchronize());
-}
-
-/* A fused Adam kernel of a PTX file: its name is in there, and says what it takes. */
-static char *find_kernel(const char *ptx, int entry) {
-  const char *at = ptx;
-  for (int i = 0; i <= entry; i++) {
-    at = strstr(at, ".entry _ZN2at6native");
-    if (!at)
-      return NULL;
-    at += strlen(".entry ");
-  }
-  char *name = strndup(at, strcspn(at, "(\n"));
-  const char *size = strstr(at, "_param_0[");
-  const size_t bytes = size ? strtoul(size + strlen("_param_0["), NULL, 10) : 0;
-  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-    if (layouts[i].bytes == bytes)
-      kernel.layout = &layouts[i];
-  if (!kernel.layout)
-    return NULL;
-  kernel.old = !strstr(name, "LNS0_9ADAM_MODEE");
-  kernel.lr_pointer = !kernel.old || strstr(name, "JPfddddd");
-  kernel.adamw = strstr(name, "_fused_adamw_") != NULL;
-  const bool mixed = strstr(name, "FusedAdamMathFunctorMP") != NULL;
-  kernel.type = mixed || strstr(name, "FunctorIf")    ? TYPE_FLOAT
-                : strstr(name, "FunctorId")           ? TYPE_DOUBLE
-                : strstr(name, "FunctorIN3c104HalfE") ? TYPE_HALF
-                                                      : TYPE_BFLOAT16;
-  static const size_t type_bytes[] = {4, 8, 2, 2};
-  for (size_t list = 0; list < LISTS; list++)
-    kernel.element_bytes[list] = mixed && list >= 2 ? 2 : type_bytes[kernel.type];
-  return name;
-}
-
-static char *read_file(const char *path) {
-  FILE *file = fopen(path, "r");
-  if (!file) {
-    perror(path);
-    exit(2);
-  }
-  fseek(file, 0, SEEK_END);
-  const long bytes = ftell(file);
-  rewind(file);
-  char *text = calloc(1, (size_t)bytes + 1);
-  if (fread(text, 1, (size_t)bytes, file) != (size_t)bytes)
-    exit(2);
-  fclose(file);
-  return text;
 }
 
 int main(int count, char **list) {
@@ -392,41 +224,32 @@ int main(int count, char **list) {
   }
   argument_count = count;
   argument_list = list;
-  static char *ptx, *name; /* live as long as the program */
-  ptx = read_file(list[1]);
-  name = find_kernel(ptx, (int)option("entry", 0));
-  if (!name) {
-    fprintf(stderr, "step_program: %s has no such fused Adam kernel\n", list[1]);
-    return 2;
-  }
-  const struct layout *layout = kernel.layout;
-
   CUdevice device;
   CUcontext context;
   CUmodule module;
-  CUfunction function;
   CUstream streams[4] = {0};
   CUevent turn;
   CU(cuInit(0));
   CU(cuDeviceGet(&device, 0));
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
-  CU(cuModuleLoadData(&module, ptx));
-  CU(cuModuleGetFunction(&function, module, name));
+  CU(adam_load(&kernel, &module, list[1], (int)option("entry", 0)));
+  kernel.packed = option("extra", 0) != 0;
+  kernel.garbage = option("garbage", 0) != 0;
   const int stream_count = (int)option("streams", 1);
   for (int i = 0; i < stream_count && option("legacy", 0) == 0; i++)
     CU(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
   CU(cuEventCreate(&turn, CU_EVENT_DISABLE_TIMING));
 
   make_tensors();
-  struct scalars s = {.lr = option("lr", 1e-3),
-                      .beta1 = option("beta1", 0.9),
-                      .beta2 = option("beta2", 0.999),
-                      .decay = option("decay", 0.1),
-                      .eps = option("eps", 1e-8),
-                      .maximize = option("maximize", 0) != 0};
+  struct adam_scalars s = {.lr = option("lr", 1e-3),
+                           .beta1 = option("beta1", 0.9),
+                           .beta2 = option("beta2", 0.999),
+                           .decay = option("decay", 0.1),
+                           .eps = option("eps", 1e-8),
+                           .maximize = option("maximize", 0) != 0};
   const bool copying = option("copies", 1) != 0;
-  const size_t lists = layout->lists;
+  const size_t lists = kernel.layout->lists;
   for (size_t i = 2; i < lists && copying; i++)
     copies[i] = allocate(array_bytes(i));
   const CUdeviceptr words = allocate(16);
@@ -469,8 +292,7 @@ int main(int count, char **list) {
     const double base = s.lr;
     for (size_t group = 0; group < groups; group++) {
       s.lr = base / (double)(group + 1);
-      step_group(function, layout, tensor_count * group / groups,
-                 tensor_count * (group + 1) / groups, &s, stream);
+      step_tensors(tensor_count * group / groups, tensor_count * (group + 1) / groups, &s, stream);
     }
     s.lr = base;
     /* The next gradients, in part: behind the step that reads these and writes those parameters. */
@@ -490,9 +312,9 @@ int main(int count, char **list) {
   if (option("new_branch", 0) != 0) /* a path through the kernel that was not taken before */
     s.maximize = !s.maximize;
   if (option("lost", 0) != 0)
-    step_lost(function, layout, &s, streams[0]);
+    step_lost(&s, streams[0]);
   if (option("gate", 0) != 0)
-    step_gated(function, layout, &s, streams[0]);
+    step_gated(&s, streams[0]);
   print_hashes(steps);
   for (size_t i = 0; i < lists; i++)
     CU(cuMemFree(arrays[i]));

@@ -4,7 +4,7 @@ FOREIGN_OUT := $(B)/tests/e2e
 FOREIGN_PROGRAMS := $(addprefix $(FOREIGN_OUT)/,capture foreign)
 FOREIGN_LIBRARIES := $(addprefix $(FOREIGN_OUT)/,libcollective_static.so libcollective_shared.so)
 
-$(FOREIGN_PROGRAMS): $(FOREIGN_OUT)/%: $(FOREIGN)/%.c $(FOREIGN)/trainer.c $(FOREIGN)/trainer.h | $(B)/gpusim/libcuda.so.1
+$(FOREIGN_PROGRAMS): $(FOREIGN_OUT)/%: $(FOREIGN)/%.c $(FOREIGN)/trainer.c $(FOREIGN)/trainer.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -D_GNU_SOURCE $(CUDA_INC) $< $(FOREIGN)/trainer.c -o $@ -L$(B)/gpusim -l:libcuda.so.1 -ldl -lpthread
 

@@ -1,15 +1,7 @@
-/* One tensor and its Adam step (trainer.h). The list that the kernel takes by value is that of
-   PyTorch's fused Adam with 25,544 bytes (shim/families.def). */
+/* One tensor and its Adam step (trainer.h). */
 #include "trainer.h"
-#include <inttypes.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { LIST_BYTES = 25544, TENSORS = 252, NUMEL = 8064, STEPS = 10080, CHUNKS = 16576 };
-enum { CHUNK = 65536 };
-_Static_assert((int)ELEMENTS == (int)CHUNK, "one block steps the tensor");
+_Static_assert((int)ELEMENTS == (int)ADAM_CHUNK_ELEMENTS, "one block steps the tensor");
 
 const char *cu_name(CUresult result) {
   const char *name = NULL;
@@ -23,40 +15,6 @@ void cu_check(CUresult result, const char *file, int line, const char *call) {
   fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cu_name(result));
   (void)fflush(stdout);
   exit(2);
-}
-
-static char *read_file(const char *path) {
-  FILE *file = fopen(path, "r");
-  if (!file) {
-    perror(path);
-    exit(2);
-  }
-  (void)fseek(file, 0, SEEK_END);
-  const long bytes = ftell(file);
-  rewind(file);
-  char *text = calloc(1, (size_t)bytes + 1);
-  if (!text || fread(text, 1, (size_t)bytes, file) != (size_t)bytes)
-    exit(2);
-  (void)fclose(file);
-  return text;
-}
-
-static CUfunction load_adam(const char *path) {
-  CUmodule module;
-  CUfunction function;
-  char *text = read_file(path);
-  const char *at = strstr(text, ".entry _ZN2at6native");
-  if (!at) {
-    fprintf(stderr, "%s has no fused Adam kernel\n", path);
-    exit(2);
-  }
-  at += strlen(".entry ");
-  char *name = strndup(at, strcspn(at, "(\n"));
-  CU(cuModuleLoadData(&module, text));
-  CU(cuModuleGetFunction(&function, module, name));
-  free(name);
-  free(text);
-  return function;
 }
 
 CUfunction copy_kernel(void) {
@@ -100,7 +58,8 @@ void trainer_open(struct trainer *trainer, const char *kernel_path, CUdevice dev
   memset(trainer, 0, sizeof *trainer);
   CU(cuDevicePrimaryCtxRetain(&trainer->context, device));
   CU(cuCtxSetCurrent(trainer->context));
-  trainer->adam = load_adam(kernel_path);
+  CUmodule module;
+  CU(adam_load(&trainer->adam, &module, kernel_path, 0));
   trainer->copy = copy_kernel();
   CU(cuStreamCreate(&trainer->stream, CU_STREAM_NON_BLOCKING));
   CU(cuMemAlloc(&trainer->step, 4));
@@ -108,20 +67,12 @@ void trainer_open(struct trainer *trainer, const char *kernel_path, CUdevice dev
 }
 
 void trainer_launch_adam(const struct trainer *trainer, CUstream stream) {
-  static unsigned char list[LIST_BYTES];
-  const CUdeviceptr addresses[] = {trainer->p, trainer->g, trainer->m, trainer->v};
-  const uint64_t elements = ELEMENTS;
-  for (size_t i = 0; i < 4; i++)
-    memcpy(list + i * TENSORS * 8, &addresses[i], 8);
-  memcpy(list + NUMEL, &elements, 8);
-  memcpy(list + STEPS, &trainer->step, 8);
-  memset(list + CHUNKS, 0, 4);
-  unsigned char functor = 0, maximize = 0;
-  const float *none = NULL;
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, decay = 0.1, eps = 1e-8;
-  void *parameters[] = {list,   &functor, &none,     &lr,   &beta1, &beta2,
-                        &decay, &eps,     &maximize, &none, &none};
-  CU(cuLaunchKernel(trainer->adam, 1, 1, 1, 512, 1, 1, 0, stream, parameters, NULL));
+  const struct adam_tensor tensor = {.lists = {trainer->p, trainer->g, trainer->m, trainer->v},
+                                     .step = trainer->step,
+                                     .elements = ELEMENTS};
+  struct adam_scalars scalars = {
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .decay = 0.1, .eps = 1e-8};
+  CU(adam_step(&trainer->adam, &tensor, 1, &scalars, stream));
 }
 
 void trainer_step(struct trainer *trainer, CUstream stream) {
@@ -143,9 +94,7 @@ unsigned long long device_hash(CUdeviceptr from, size_t bytes) {
   if (!copy)
     exit(2);
   CU(cuMemcpyDtoH(copy, from, bytes));
-  uint64_t value = 1469598103934665603u;
-  for (size_t i = 0; i < bytes; i++)
-    value = (value ^ copy[i]) * 1099511628211u;
+  const unsigned long long value = adam_hash(copy, bytes);
   free(copy);
   return value;
 }

@@ -3,9 +3,7 @@
    same lines are expected with and without the preload. */
 #ifndef TRAINER_H
 #define TRAINER_H
-#include <cuda.h>
-#include <stdbool.h>
-#include <stddef.h>
+#include "tests/e2e/adam_list.h"
 
 #define CU(call) cu_check((call), __FILE__, __LINE__, #call)
 void cu_check(CUresult, const char *file, int line, const char *call);
@@ -15,7 +13,8 @@ enum { ELEMENTS = 65536, ARRAY_BYTES = 4 * ELEMENTS }; /* of each array */
 
 struct trainer {
   CUcontext context;
-  CUfunction adam, copy; /* copy(to, from, elements): one thread a float */
+  struct adam_kernel adam;
+  CUfunction copy; /* copy(to, from, elements): one thread a float */
   CUdeviceptr p, g, m, v, step;
   CUstream stream; /* doesn't wait for the legacy one */
   unsigned steps;

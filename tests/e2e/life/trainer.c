@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "trainer.h"
 
+enum { STEPPED_LISTS = 4 }; /* p, g, m, v */
+
 #define TRY(call)                                                                                  \
   do {                                                                                             \
     const CUresult try_result = (call);                                                            \
@@ -13,14 +15,14 @@ static CUresult make_tensors(struct trainer *trainer) {
   static const size_t elements[TRAINER_TENSORS] = {20000, 3, 65536, 1024, 40000};
   for (size_t t = 0; t < TRAINER_TENSORS; t++)
     trainer->floats += (elements[t] + 127) / 128 * 128;
-  for (int list = 0; list < LISTS; list++)
+  for (int list = 0; list < STEPPED_LISTS; list++)
     TRY(cuMemAlloc(&trainer->arrays[list], trainer->floats * 4));
   TRY(cuMemAlloc(&trainer->steps, sizeof(float) * TRAINER_TENSORS));
   size_t at = 0;
   for (size_t t = 0; t < TRAINER_TENSORS; t++) {
-    struct tensor *tensor = &trainer->tensors[t];
+    struct adam_tensor *tensor = &trainer->tensors[t];
     tensor->elements = elements[t];
-    for (int list = 0; list < LISTS; list++)
+    for (int list = 0; list < STEPPED_LISTS; list++)
       tensor->lists[list] = trainer->arrays[list] + at * 4;
     tensor->step = trainer->steps + t * sizeof(float);
     at += (elements[t] + 127) / 128 * 128;
@@ -49,14 +51,7 @@ static CUresult fill(struct trainer *trainer, uint64_t seed) {
 }
 
 CUresult trainer_load(struct trainer *trainer, const char *ptx_path) {
-  char *ptx = adam_read_file(ptx_path);
-  char *name = adam_kernel_name(ptx, &trainer->kernel.layout);
-  CUresult result = cuModuleLoadData(&trainer->module, ptx);
-  if (result == CUDA_SUCCESS)
-    result = cuModuleGetFunction(&trainer->kernel.function, trainer->module, name);
-  free(name);
-  free(ptx);
-  return result;
+  return adam_load(&trainer->kernel, &trainer->module, ptx_path, 0);
 }
 
 CUresult trainer_unload(struct trainer *trainer) {
@@ -82,7 +77,8 @@ CUresult trainer_number(struct trainer *trainer) {
 }
 
 CUresult trainer_launch(struct trainer *trainer) {
-  struct scalars scalars = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .decay = 0.1, .eps = 1e-8};
+  struct adam_scalars scalars = {
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .decay = 0.1, .eps = 1e-8};
   return adam_step(&trainer->kernel, trainer->tensors, TRAINER_TENSORS, &scalars, trainer->stream);
 }
 
@@ -116,7 +112,7 @@ static CUresult fetch(struct trainer *trainer, int list, void **copy) {
 
 CUresult trainer_hash(struct trainer *trainer, uint64_t *hash) {
   *hash = 0;
-  for (int list = 0; list < LISTS; list++) {
+  for (int list = 0; list < STEPPED_LISTS; list++) {
     void *copy = NULL;
     const CUresult result = fetch(trainer, list, &copy);
     if (result == CUDA_SUCCESS)
@@ -132,7 +128,7 @@ CUresult trainer_save(struct trainer *trainer, const char *path) {
   if (!file)
     return CUDA_ERROR_FILE_NOT_FOUND;
   CUresult result = CUDA_SUCCESS;
-  for (int list = 0; list < LISTS && result == CUDA_SUCCESS; list++) {
+  for (int list = 0; list < STEPPED_LISTS && result == CUDA_SUCCESS; list++) {
     void *copy = NULL;
     if (list == 1)
       continue; /* gradients are made anew */
@@ -148,7 +144,7 @@ CUresult trainer_save(struct trainer *trainer, const char *path) {
 
 CUresult trainer_close(struct trainer *trainer) {
   TRY(cuStreamSynchronize(trainer->stream));
-  for (int list = 0; list < LISTS; list++)
+  for (int list = 0; list < STEPPED_LISTS; list++)
     TRY(cuMemFree(trainer->arrays[list]));
   TRY(cuMemFree(trainer->steps));
   TRY(cuStreamDestroy(trainer->stream));

@@ -12,10 +12,10 @@ struct trainer {
   CUmodule module;
   CUstream stream;
   struct adam_kernel kernel;
-  struct tensor tensors[TRAINER_TENSORS];
-  CUdeviceptr arrays[LISTS], steps; /* p, g, m, v; the steps' numbers */
-  size_t floats;                    /* of an array */
-  unsigned step;                    /* the last one's number */
+  struct adam_tensor tensors[TRAINER_TENSORS];
+  CUdeviceptr arrays[ADAM_LISTS], steps; /* p, g, m, v; the steps' numbers */
+  size_t floats;                         /* of an array */
+  unsigned step;                         /* the last one's number */
 };
 
 /* In the present context, with the kernel of a PTX file; p and g from a generator, m and v from
