@@ -66,4 +66,5 @@ check-linked: $(INSTALLED)
 
 check-rules: $(SHIM_HDR)
 	@tests/check/locks $(CHECK)/ir $(READ_FLAGS) -- $(SHIM_SRC) $(POLICY_SRC) && $(PYTHON) tests/check/claims.py && \
-	  $(PYTHON) tests/check/readme_tables.py && echo 'rules: locks, claims, READMEs'
+	  $(PYTHON) tests/check/readme_tables.py && \
+	  $(PYTHON) tests/mutants.py --check && echo 'rules: locks, claims, READMEs, mutants'

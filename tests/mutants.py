@@ -11,7 +11,9 @@ tests/mutants.def is an INI file, one section a mutant:
            'unit NAME', a unit-test program of the mutated tree
 A mutant is caught when the build of its test or the test fails (a mutant library that does not build is an error, not a catch).
 
-usage: mutants.py [--only REGEX] [--slice K/N] [--jobs N]"""
+--check runs nothing: it says which mutants have gone stale, because their text is no longer there once or no test has that name.
+
+usage: mutants.py [--check] [--only REGEX] [--slice K/N] [--jobs N]"""
 import argparse
 import configparser
 import os
@@ -30,6 +32,51 @@ TIMEOUT_SECONDS = 180
 def spaced(text):
     """A pattern that finds `text` whatever the formatter did to its white space."""
     return re.compile(r"\s*".join(re.escape(t) for t in re.findall(r"\w+|\S", text)))
+
+
+def mutated(root, mutant):
+    """The source with the rule broken; ValueError says why there is none."""
+    try:
+        with open(os.path.join(root, mutant["file"]), encoding="utf-8") as source:
+            text = source.read()
+    except OSError as problem:
+        raise ValueError(str(problem)) from None
+    pattern = spaced(mutant["find"])
+    found = len(pattern.findall(text))
+    if found != 1:
+        raise ValueError(f"the text to replace occurs {found} times in {mutant['file']}")
+    return pattern.sub(lambda _: mutant.get("replace", ""), text)
+
+
+def parts(test):
+    """Kind ('unit', 'gpu', 'bats' or 'python'), file or program, and name of the test that a mutant names."""
+    if test.startswith("unit "):
+        return "unit", test[5:].strip(), ""
+    gpu = test.startswith("gpu ")
+    file, _, name = (part.strip() for part in (test[4:] if gpu else test).partition("::"))
+    return ("gpu" if gpu else "python" if file.endswith(".py") else "bats"), file, name
+
+
+def stale(mutant):
+    """What keeps a mutant from being tried, or ''."""
+    try:
+        mutated(ROOT, mutant)
+    except ValueError as problem:
+        return str(problem)
+    kind, file, name = parts(mutant["test"])
+    if kind == "unit":  # a program of any folder, made of a C file of its name
+        names = {os.path.splitext(f)[0] for _, _, files in os.walk(os.path.join(ROOT, "tests")) for f in files if f.endswith(".c")}
+        return "" if os.path.basename(file) in names else f"no C file under tests is named as the unit test {file}"
+    try:
+        with open(os.path.join(ROOT, file), encoding="utf-8") as source:
+            text = source.read()
+    except OSError as problem:
+        return str(problem)
+    names = re.findall(r"""def (\w+)|["']([^"'\n]+)["']""", text) if kind == "python" else re.findall(r'^@test "(.*)" \{$', text, re.M)
+    names = [n if isinstance(n, str) else n[0] or n[1] for n in names]
+    if any(re.search(name, n) for n in names):
+        return ""
+    return f"no test matches '{name}' in {file}"
 
 
 def fresh_tree(name):
@@ -66,22 +113,16 @@ def run(command, cwd, env=None):
 def mutate(name, mutant):
     """Returns (verdict, detail); verdict is 'caught', 'survived' or 'error'."""
     tree = fresh_tree(name)
-    path = os.path.join(tree, mutant["file"])
     try:
-        with open(path, encoding="utf-8") as source:
-            text = source.read()
-    except OSError as problem:
+        text = mutated(tree, mutant)
+    except ValueError as problem:
         return "error", str(problem)
-    pattern = spaced(mutant["find"])
-    found = len(pattern.findall(text))
-    if found != 1:
-        return "error", f"the text to replace occurs {found} times in {mutant['file']}"
-    with open(path, "w", encoding="utf-8") as source:
-        source.write(pattern.sub(lambda _: mutant.get("replace", ""), text))
-    test = mutant["test"]
+    with open(os.path.join(tree, mutant["file"]), "w", encoding="utf-8") as source:
+        source.write(text)
+    kind, file, name = parts(mutant["test"])
     lenient = ["make", "-s", "WARN=-w"]
-    if test.startswith("unit "):
-        program = "build/" + test[5:].strip()
+    if kind == "unit":
+        program = "build/" + file
         code, out = run(lenient + [program], tree)
         if code:
             return "error", "does not build:\n" + out[-2000:]
@@ -89,8 +130,8 @@ def mutate(name, mutant):
         verdict = "caught" if code else "survived"
         shutil.rmtree(tree, ignore_errors=True)
         return verdict, first_failure(out)
-    if test.startswith("gpu "):
-        test, programs = test[4:], ["build/gpusim/libcuda.so.1", "build/gpusim/run", "build/gpu/gpu-probe"]
+    if kind == "gpu":
+        programs = ["build/gpusim/libcuda.so.1", "build/gpusim/run", "build/gpu/gpu-probe"]
         env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
     else:
         programs = ["build/liboffload.so", "build/liboffload-adam.so"]
@@ -98,8 +139,7 @@ def mutate(name, mutant):
     code, out = run(lenient + programs, tree)
     if code:
         return "error", "does not build:\n" + out[-2000:]
-    file, _, name = (part.strip() for part in test.partition("::"))
-    python = file.endswith(".py")
+    python = kind == "python"
     command = ["tests/pytorch/harness.py", file, "--only", name] if python else ["bats", "--tap", "-f", name, file]
     code, out = run(command, ROOT, env)
     if not re.search(r"^1\.\.[1-9]", out, re.M) or (python and "has cases and can be loaded" in out):
@@ -117,6 +157,7 @@ def first_failure(out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="run nothing; which mutants have gone stale?")
     parser.add_argument("--only", default="", help="names to run, a regular expression")
     parser.add_argument("--slice", default="0/1", help="K/N: every N-th mutant, starting with the K-th")
     parser.add_argument("--jobs", type=int, default=2)
@@ -127,6 +168,10 @@ def main():
     names = [m for i, m in enumerate(mutants.sections()) if i % n == k and re.search(options.only, m)]
     if not names:
         sys.exit("mutants.py: no mutant matches")
+    if options.check:
+        problems = [f"mutant {name}: {problem}" for name in names if (problem := stale(mutants[name]))]
+        print("\n".join(problems) or f"mutants: {len(names)} can be tried")
+        sys.exit(1 if problems else 0)
     failed = 0
     print(f"1..{len(names)}")
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

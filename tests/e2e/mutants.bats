@@ -31,3 +31,29 @@ SLICES=8
   grep -q '^not ok 2 - mutant missing: no such text (error)' <<<"$output"
   grep -q '^ok 3 - mutant noticed: the status (caught)' <<<"$output"
 }
+
+@test "a mutant whose text or test is gone is found without running it" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests/e2e" "$copy/shim"
+  cp "$ROOT/tests/mutants.py" "$copy/tests/"
+  echo 'one two two' >"$copy/shim/t.c"
+  printf '@test "a rule is kept" {\n  true\n}\n' >"$copy/tests/e2e/t.bats"
+  touch "$copy/tests/t.c"
+  {
+    printf '[fresh]\nrule = r\nfile = shim/t.c\nfind = one\ntest = tests/e2e/t.bats :: a rule is\n'
+    printf '[twice]\nrule = r\nfile = shim/t.c\nfind = two\ntest = unit tests/t\n'
+    printf '[nameless]\nrule = r\nfile = shim/t.c\nfind = one\ntest = tests/e2e/t.bats :: another rule\n'
+    printf '[homeless]\nrule = r\nfile = shim/t.c\nfind = one\ntest = unit tests/unit/gone\n'
+  } >"$copy/tests/mutants.def"
+  run python3 "$copy/tests/mutants.py" --check
+  echo "$output"
+  [ "$status" -ne 0 ]
+  [ "${#lines[@]}" -eq 3 ]
+  grep -q "^mutant twice: the text to replace occurs 2 times in shim/t.c" <<<"$output"
+  grep -q "^mutant nameless: no test matches 'another rule'" <<<"$output"
+  grep -q "^mutant homeless: no C file" <<<"$output"
+  run python3 "$copy/tests/mutants.py" --check --only fresh
+  echo "$output"
+  [ "$status" -eq 0 ]
+  [ "$output" = 'mutants: 1 can be tried' ]
+}
