@@ -397,9 +397,8 @@ void report_finish(const struct config *config) {
   char path[PATH_BYTES], shown[PATH_SHOWN + 4];
   int error = 0;
   if (config->report)
-    error = report_file_path(config->report, path, sizeof path)
-                ? report_write(config, path)
-                : ENAMETOOLONG;
+    error = report_file_path(config->report, path, sizeof path) ? report_write(config, path)
+                                                                : ENAMETOOLONG;
   exit_line(config->report && !error ? path : NULL);
   if (error)
     report_line(LOG_QUIET,

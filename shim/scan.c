@@ -323,6 +323,7 @@ void state_graph_launch(struct graph_holder holder, CUfunction function, void **
                         void **extra) {
   struct scan scan = {.holder = &holder};
   range_bounds(&scan.low, &scan.high);
-  if (scan.low < scan.high) /* a graph holds what lists contain in any slot: no blocks need be read */
+  /* A graph holds what lists contain in any slot: no blocks need be read. */
+  if (scan.low < scan.high)
     scan_launch(&scan, function, 0, kernel_parameters, extra);
 }
