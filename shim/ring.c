@@ -406,8 +406,11 @@ static enum settled settle(const struct ring *ring) {
 }
 
 void ring_settle(const struct ring *ring) {
-  if (settle(ring) == LOST)
-    worker_fail(ring->worker);
+  if (settle(ring) != LOST)
+    return;
+  worker_fail(ring->worker);
+  /* It sees that within microseconds; until then it reads words that the context may take along. */
+  (void)worker_wait_idle(ring->worker, DRAIN_NS);
 }
 
 void ring_drain(struct ring *ring, const char *what) {
