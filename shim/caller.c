@@ -93,12 +93,13 @@ static _Unwind_Reason_Code note_frame(struct _Unwind_Context *frame, void *data)
 }
 
 /* libgcc_s walks. glibc's backtrace loads it at its first call, for which a constructor may make us
-   wait: where it is loaded already, as in every C++ program, it is asked without glibc. */
+   wait: where it is loaded already, as in every C++ program, it is asked without glibc. While
+   another thread is loading it, its constructors are still to come, so glibc waits for nobody. */
 static int walk_stack(void **frames) {
   struct elf_object unwinder;
   struct walk walk = {.frames = frames};
   walk_function *function = NULL;
-  if (elf_object_named("libgcc_s.so.1", &unwinder)) {
+  if (elf_object_named("libgcc_s.so.1", &unwinder) && elf_bound(&unwinder)) {
     *(void **)&function = elf_function(&unwinder, "_Unwind_Backtrace");
     *(void **)&walk.address_of = elf_function(&unwinder, "_Unwind_GetIP");
   }

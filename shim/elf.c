@@ -6,6 +6,7 @@
    that were loaded at start, which are never removed. tests/check/dlsym holds it to that. */
 #define _GNU_SOURCE
 #include "elf.h"
+#include <stdatomic.h>
 
 /* NOLINTNEXTLINE(readability-redundant-declaration): link.h's is not this object's own */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
@@ -81,6 +82,27 @@ void *elf_function(const struct elf_object *object, const char *name) {
     if (hash & 1)
       return NULL;
   }
+}
+
+bool elf_bound(const struct elf_object *object) {
+  const ElfW(Rela) *slots = NULL;
+  size_t count = 0;
+  for (const ElfW(Dyn) *entry = object->dynamic; entry->d_tag != DT_NULL; entry++) {
+    if (entry->d_tag == DT_JMPREL)
+      slots = (const void *)address_of(object, entry);
+    else if (entry->d_tag == DT_PLTRELSZ)
+      count = entry->d_un.d_val / sizeof *slots;
+  }
+  if (!slots)
+    return false;
+  /* In the file a slot holds an offset in the object (or nothing), afterwards an address, of the
+     function or of the code that binds it lazily. */
+  for (size_t i = 0; i < count; i++) {
+    const _Atomic uintptr_t *slot = (const void *)(object->base + slots[i].r_offset);
+    if (atomic_load_explicit(slot, memory_order_acquire) < object->base)
+      return false;
+  }
+  return count > 0;
 }
 
 void *elf_next_function(const char *name) {

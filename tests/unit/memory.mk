@@ -1,5 +1,5 @@
 # Unit tests of the memory rooms: the rooms, the report and the enqueue lock as they are linked into the library; the
-# process is the test's.
+# process is the test's. At the end, of reading loaded objects.
 MEMORY_ROOMS := range range_make graphs tier move drain touch scan census pace state pressure lock foreach elsewhere
 MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
 MEMORY_TESTS := $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
@@ -9,3 +9,8 @@ $(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c t
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< tests/unit/memory_support.c $(MEMORY_OBJS) -o $@ -ldl -lpthread
 UNIT_TESTS += $(MEMORY_TESTS)
+
+$(B)/tests/unit/shim_elf: tests/unit/shim_elf.c $(B)/shim/elf.o shim/elf.h tests/lib/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(B)/shim/elf.o -o $@ -ldl
+UNIT_TESTS += $(B)/tests/unit/shim_elf
