@@ -3,12 +3,15 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-BUILD=${OFFLOAD_TEST_BUILD:-$ROOT/build}
+BUILD=${OFFLOAD_TEST_BUILD:-${TESTED_BUILD:-$ROOT/build}}
 LIBOFFLOAD=${LIBOFFLOAD:-$BUILD/liboffload.so}
 SIM=$BUILD/gpusim/run
 CHARLM=$BUILD/charlm
 TEXT=$ROOT/integration/charlm/text.txt
-SEEDS=${OFFLOAD_TEST_SEEDS:-"1 2"}
+SEEDS=${OFFLOAD_TEST_SEEDS:-${TESTED_SEEDS:-"1 2"}}
+# Programs don't inherit these: the library tells of names that it doesn't know. bats reads a file once more for each test.
+export TESTED_BUILD=$BUILD TESTED_SEEDS=$SEEDS
+unset OFFLOAD_TEST_BUILD OFFLOAD_TEST_SEEDS
 
 # Small pieces make small programs useful: 16 KiB pieces, segments 64 times smaller than PyTorch's.
 export GPUSIM_GRANULARITY=16KiB
