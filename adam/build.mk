@@ -15,7 +15,7 @@ ADAM_LIBS := -fopenmp -lm -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -Wl
 $(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma
 $(B)/adam/kernels_avx512.o: ADAM_CFLAGS += -mavx512f
 
-$(B)/adam/%.o: adam/%.c $(ADAM_HDR)
+$(B)/adam/%.o: adam/%.c $(ADAM_HDR) adam/build.mk Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -c $< -o $@
 

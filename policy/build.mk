@@ -3,7 +3,7 @@ POLICY_SRC := policy/config.c policy/size.c policy/budget.c policy/report.c poli
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
-$(B)/policy/%.o: policy/%.c $(POLICY_HDR)
+$(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(HARDEN_CFLAGS) -c $< -o $@
 

@@ -10,7 +10,7 @@ SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS) -ftls-model=initial-ex
 # dlsym is called before a sanitizer or the thread's canary is set up.
 $(B)/shim/dlsym.o $(B)/shim/elf.o: SHIM_CFLAGS := $(filter-out -fsanitize=%,$(SHIM_CFLAGS)) -fno-stack-protector
 
-$(B)/shim/%.o: shim/%.c $(SHIM_HDR)
+$(B)/shim/%.o: shim/%.c $(SHIM_HDR) shim/build.mk Makefile
 	@mkdir -p $(@D)
 	$(CC) $(SHIM_CFLAGS) -c $< -o $@
 
