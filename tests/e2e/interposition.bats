@@ -18,7 +18,7 @@ SANITIZED=${SANITIZER:+'libstdc[+][+]|libubsan\.so|libgcc_s\.so|libm\.so|/proc/s
 setup() {
   export GPUSIM_GRANULARITY=16KiB
   export OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json
-  unset OFFLOAD_TEST_BUILD
+  unset OFFLOAD_TEST_BUILD OFFLOAD_TEST_SEEDS
   export ASAN_OPTIONS=detect_leaks=0 # shells and compilers leak, and under strace nothing can be said
   cd "$BATS_TEST_TMPDIR" || return 1
 }

@@ -12,11 +12,13 @@ PROGRAMS=$BUILD/test/interposition
 NAMES=$ROOT/tests/gpusim/gen/driver_names.txt
 # In a sanitizer build its runtime has to come first; `run` knows it.
 SANITIZER=$(sed -n "s/^sanitizer='\(.*\)'$/\1/p" "$SIM")
-ROUNDS=50
+# Rounds of what shows by chance only: ten a seed.
+read -ra seeds <<<"${OFFLOAD_TEST_SEEDS:-1 2}"
+ROUNDS=$((10 * ${#seeds[@]}))
 
 setup() {
   export GPUSIM_GRANULARITY=16KiB OFFLOAD_MIN_ALLOCATION=64KiB OFFLOAD_CALLERS='*'
-  unset OFFLOAD_TEST_BUILD
+  unset OFFLOAD_TEST_BUILD OFFLOAD_TEST_SEEDS
   cd "$BATS_TEST_TMPDIR" || return 1
 }
 
