@@ -166,13 +166,8 @@ struct scan {
   uintptr_t from, to;                /* and the addresses for which that is the answer */
 };
 
-static void hit(struct scan *scan, uintptr_t address, bool weak) {
-  if (!scan->held) {
-    if (!scan->holder)
-      scan->by = touch_by(scan->stream);
-    range_table_hold();
-    scan->held = true;
-  }
+/* The table's lock is held. */
+static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
   if (address - scan->from >= scan->to - scan->from || scan->from == scan->to) {
     scan->range = range_held(address);
     scan->from = scan->range ? scan->range->base : address;
@@ -186,6 +181,16 @@ static void hit(struct scan *scan, uintptr_t address, bool weak) {
   }
   if (scan->range && !weak)
     scan->host |= touch_mark_state(scan->range, address);
+}
+
+static void hit(struct scan *scan, uintptr_t address, bool weak) {
+  if (!scan->held) {
+    if (!scan->holder)
+      scan->by = touch_by(scan->stream);
+    range_table_hold();
+    scan->held = true;
+  }
+  hit_held(scan, address, weak);
 }
 
 /* Pointers are rare among parameters, and large structs are mostly zero: blocks are first asked, 16 bytes at a time, whether
@@ -257,7 +262,7 @@ static void named_tensor(void *context, unsigned tensor, uint64_t first, uint64_
   for (unsigned i = 0; i < named->list->lists && tensor != named->last; i++) {
     const uintptr_t address = foreach_address(named->list, named->metadata, i, tensor);
     if (address >= scan->low && address < scan->high)
-      hit(scan, address, false);
+      hit_held(scan, address, false);
   }
   named->last = tensor;
 }
