@@ -42,7 +42,7 @@ static struct plain make(cudaDataType type, int64_t rows, int64_t columns, int64
                          bool transposed, int64_t distance, size_t *count) {
   int64_t line = (transposed ? columns : rows) * distance + 3, lines = transposed ? rows : columns;
   *count = (size_t)(line * (lines + 1) * batch + 1);
-  return (struct plain){.data = malloc(*count * type_bytes(type)),
+  return (struct plain){.data = calloc(*count, type_bytes(type)),
                         .type = type,
                         .row_stride = transposed ? line : distance,
                         .column_stride = transposed ? distance : line,
@@ -89,7 +89,7 @@ static void try_product(const struct tile_set *tiles, struct types t, struct sha
   struct plain b = make(t.operands, s.k, s.n, s.batch, layout & 2, layout & 8 ? 3 : 1, &b_count);
   struct plain c = make(t.result, s.m, s.n, s.batch, layout & 4, layout & 8 ? 2 : 1, &c_count);
   size_t c_bytes = c_count * type_bytes(t.result);
-  void *expected = malloc(c_bytes);
+  void *expected = calloc(1, c_bytes);
   fill_random(a.data, a_count, t.operands);
   fill_random(b.data, b_count, t.operands);
   fill_random(c.data, c_count, t.result);
@@ -113,7 +113,7 @@ static void try_product(const struct tile_set *tiles, struct types t, struct sha
                       .alpha = {.value = alpha},
                       .beta = {.value = beta}};
   struct plain before = c;
-  before.data = malloc(c_bytes);
+  before.data = calloc(1, c_bytes);
   memcpy(before.data, c.data, c_bytes);
   verdict->kept &= product_run(&p, view, tiles);
   for (int64_t i = 0; i < s.batch; i++)
@@ -193,7 +193,7 @@ static void test_lists(void) {
 }
 
 static void test_special_numbers(void) {
-  float a[4] = {1, NAN, 0, INFINITY}, b[1] = {2}, c[4];
+  float a[4] = {1, NAN, 0, INFINITY}, b[1] = {2}, c[4] = {0};
   struct matrix column = {.type = CUDA_R_32F, .row_stride = 1, .column_stride = 4};
   struct product p = {.m = 4,
                       .n = 1,
@@ -213,7 +213,8 @@ static void test_special_numbers(void) {
 
 static void test_gelu(void) {
   double worst = 0, worst_slope = 0;
-  for (double x = -30; x < 30; x += 0.0137) {
+  for (int i = -2200; i < 2200; i++) {
+    double x = i * 0.0137;
     double inner = 0.7978845608028654 * (x + 0.044715 * x * x * x), t = tanh(inner);
     double slope =
         0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
@@ -234,8 +235,8 @@ static void test_vectors(cudaDataType type) {
   enum { MOST = 2100 };
   static const int64_t counts[] = {0, 1, 5, 1024, 1025, MOST};
   bool axpy = true, scale = true, dot = true;
-  void *x = malloc(MOST * 3 * type_bytes(type)), *y = malloc(MOST * 3 * type_bytes(type)),
-       *was = malloc(MOST * 3 * type_bytes(type));
+  void *x = calloc(MOST * 3, type_bytes(type)), *y = calloc(MOST * 3, type_bytes(type)),
+       *was = calloc(MOST * 3, type_bytes(type));
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
     for (int stride = -2; stride <= 3; stride++) {
       int64_t count = counts[i], first = stride < 0 ? (1 - count) * stride : 0, back = count - 1;

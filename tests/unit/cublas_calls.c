@@ -244,7 +244,7 @@ static void test_vectors(void) {
   for (int i = 0; i < 4; i++) {
     cudaDataType type = types[i], compute = i == 0 ? CUDA_R_64F : CUDA_R_32F;
     struct on_device x = on_device(type, 60, 1, 1), y = on_device(type, 60, 1, 1);
-    void *was_x = copy_of(&x), *was_y = copy_of(&y), *result = malloc(8);
+    void *was_x = copy_of(&x), *was_y = copy_of(&y), *result = calloc(1, 8);
     double alpha, expected = 0, size = 0;
     put_number(&alpha, 0, compute, -2);
     /* Element j of x is at 2 * (19 - j). */

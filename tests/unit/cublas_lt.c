@@ -20,7 +20,10 @@ static const struct typing {
 enum { TYPINGS = sizeof typings / sizeof typings[0] };
 
 #define SET(kind, object, name, type, value)                                                       \
-  MUST_BLAS(cublasLt##kind##SetAttribute(object, name, &(type){value}, sizeof(type)))
+  do {                                                                                             \
+    type set = value;                                                                              \
+    MUST_BLAS(cublasLt##kind##SetAttribute(object, name, &set, sizeof set));                       \
+  } while (0)
 
 /* A product and all it needs. */
 struct matmul {
@@ -46,16 +49,16 @@ static struct matmul prepare(struct typing t, const int lies[4]) {
     x.seen[i] = by_rows != operation ? transposed(x.at[i].plain) : x.at[i].plain;
     MUST_BLAS(cublasLtMatrixLayoutCreate(&x.layout[i], type, (uint64_t)rows, (uint64_t)columns,
                                          x.at[i].ld));
-    SET(MatrixLayout, x.layout[i], CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t,
-        by_rows ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL);
+    int32_t order = by_rows ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL;
+    SET(MatrixLayout, x.layout[i], CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t, order);
     SET(MatrixLayout, x.layout[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t, BATCH);
     SET(MatrixLayout, x.layout[i], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t,
         x.at[i].plain.batch_stride);
   }
-  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_TRANSA, int32_t,
-      lies[0] & 2 ? CUBLAS_OP_T : CUBLAS_OP_N);
-  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_TRANSB, int32_t,
-      lies[1] & 2 ? CUBLAS_OP_C : CUBLAS_OP_N);
+  int32_t transa = lies[0] & 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
+  int32_t transb = lies[1] & 2 ? CUBLAS_OP_C : CUBLAS_OP_N;
+  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_TRANSA, int32_t, transa);
+  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_TRANSB, int32_t, transb);
   x.before = copy_of(&x.at[3]);
   return x;
 }
@@ -229,16 +232,14 @@ static bool try_epilogue(const struct epilogue *e, struct typing t, const int li
   struct matmul x = prepare(t, lies);
   struct on_device bias = on_device(t.d_type, BIAS_STRIDE * BATCH, 1, 1),
                    aux = on_device(t.d_type, GELU_STRIDE * BATCH, 1, 1);
-  bool bits = e->relu;
+  int64_t aux_ld = e->relu ? BITS_LD : GELU_LD, aux_stride = e->relu ? BITS_STRIDE : GELU_STRIDE;
   SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t, (uint32_t)e->epilogue);
   SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, void *, bias.at);
   SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, int64_t, BIAS_STRIDE);
   SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t, (int32_t)t.d_type);
   SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, void *, aux.at);
-  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t,
-      bits ? BITS_LD : GELU_LD);
-  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t,
-      bits ? BITS_STRIDE : GELU_STRIDE);
+  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t, aux_ld);
+  SET(MatmulDesc, x.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t, aux_stride);
   void *bias_was = copy_of(&bias), *aux_was = copy_of(&aux), *d_before = x.before;
   int found = 0;
   bool good =

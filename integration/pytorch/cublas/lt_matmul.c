@@ -65,7 +65,7 @@ static cublasStatus_t describe_matrices(const char *call, cublasLtMatmulDesc_t m
                                         cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                         cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                         struct product *p) {
-  int64_t k, c_rows, c_columns;
+  int64_t k = 0, c_rows = 0, c_columns = 0;
   cublasStatus_t status = describe_matrix(call, "D", d, matmul->transc, &p->m, &p->n, &p->d);
   int64_t m = 0, n = 0;
   if (status == CUBLAS_STATUS_SUCCESS)

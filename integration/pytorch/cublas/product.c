@@ -61,6 +61,13 @@ static struct epilogue epilogue_now(const struct epilogue *epilogue, void *(*vie
   return now;
 }
 
+/* How many elements the bias' gradient has, if one is wanted. */
+static size_t gradients_of(const struct product *p) {
+  if (p->epilogue.steps & EPILOGUE_BIAS_GRADIENT_B)
+    return (size_t)p->n;
+  return p->epilogue.steps & (EPILOGUE_BIAS_GRADIENT | EPILOGUE_BIAS_GRADIENT_A) ? (size_t)p->m : 0;
+}
+
 #define REAL float
 #include "integration/pytorch/cublas/product_real.h"
 #define REAL double
