@@ -30,7 +30,10 @@ class Run:
         build = os.path.abspath(options.build)
         folder = os.path.join(scratch, name)  # a checkpoint has its file's name in it
         os.mkdir(folder)
-        simulator, report, checkpoint = (os.path.join(folder, file) for file in ("simulator.json", "report.json", "gpt.pt"))
+        simulator, checkpoint = (os.path.join(folder, file) for file in ("simulator.json", "gpt.pt"))
+        report = os.path.join(build, "demo_pytorch-report.json")
+        if os.path.exists(report):
+            os.remove(report)
         environment = {k: v for k, v in os.environ.items()
                        if not k.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_")) and k != "LD_PRELOAD"}
         environment.update(GPUSIM_MEMORY=str(device_memory), GPUSIM_REPORT=simulator,
