@@ -98,6 +98,28 @@ static void test_device_alpha(void) {
   end(&x);
 }
 
+static void *open_later(void *gate) {
+  pause_ms(50);
+  open_gate(*(struct gate *)gate);
+  return NULL;
+}
+
+/* A result in host memory is waited for, however long the stream takes. */
+static void test_host_result(void) {
+  struct small x = small();
+  struct gate gate = new_gate();
+  pthread_t opener;
+  float result = -1, number = 3;
+  hold(gate, x.stream);
+  store_float(x.stream, &x.a, number);
+  if (pthread_create(&opener, NULL, open_later, &gate) != 0)
+    exit(2);
+  MUST_BLAS(cublasSdot_v2(x.handle, 1, x.a.at, 1, x.a.at, 1, &result));
+  tap_ok(result == number * number, "a dot product in host memory is waited for");
+  pthread_join(opener, NULL);
+  end(&x);
+}
+
 /* Two streams don't wait for each other, but with one hardware queue. */
 static void test_other_streams(void) {
   struct small x = small(), y = small();
@@ -339,6 +361,7 @@ int main(void) {
   store = load_kernel(&module, "store");
   test_asynchronous();
   test_device_alpha();
+  test_host_result();
   test_other_streams();
   test_legacy_stream();
   test_launch_counts();
