@@ -18,9 +18,9 @@ $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POL
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
-## bench: measured figures in build/bench.json: the CPU step beside a triad, what a hooked call costs
-# BENCHES: programs of the build, each printing a JSON object. Folders included later add to it, hence the second expansion.
+## bench: measured figures in build/bench.json: the CPU step beside a triad, what the preload costs a program's start and each hooked call
+# BENCHES: programs of the build, each printing a JSON object; BENCH_COMMANDS: command lines that do. Folders included later add to it, hence the second expansion.
 .SECONDEXPANSION:
 .PHONY: bench
 bench: all $$(BENCHES)
-	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES)
+	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
