@@ -1,5 +1,6 @@
-/* The arithmetic of the cuBLAS stand-ins, without a device: each sum is taken in the order of k and rounded at each step, whatever
-   the instruction set, the sizes, the strides and the batch; and it is near the true one. */
+/* The arithmetic of the cuBLAS stand-ins, without a device: each sum is taken in the order of k and
+   rounded at each step, whatever the instruction set, the sizes, the strides and the batch; and it
+   is near the true one. */
 #include "integration/pytorch/cublas/gelu.h"
 #include "integration/pytorch/cublas/product.h"
 #include "integration/pytorch/cublas/tile.h"

@@ -1,5 +1,5 @@
-/* cuBLAS's calls: every name of a product by every operation, vectors, scalars on both sides, what a handle holds, and
-   what is refused and how. */
+/* cuBLAS's calls: every name of a product by every operation, vectors, scalars on both sides, what
+   a handle holds, and what is refused and how. */
 #include "tests/unit/cublas_device.h"
 
 static cublasHandle_t handle;

@@ -1,4 +1,5 @@
-/* What the tests of the cuBLAS stand-ins' calls share: matrices in the simulated GPU's memory, and what is said on stderr. */
+/* What the tests of the cuBLAS stand-ins' calls share: matrices in the simulated GPU's memory, and
+   what is said on stderr. */
 #ifndef CUBLAS_DEVICE_H
 #define CUBLAS_DEVICE_H
 #include "tests/unit/cublas_support.h"
@@ -56,8 +57,8 @@ UNUSED_OK static void *copy_of(const struct on_device *x) {
   return copy;
 }
 
-/* Whether all of D is near alpha A B + beta C and nothing else in its memory changed. `before` is what the memory of D
-   held, and C if that is the same. */
+/* Whether all of D is near alpha A B + beta C and nothing else in its memory changed. `before` is
+   what the memory of D held, and C if that is the same. */
 UNUSED_OK static bool is_product(const struct on_device *d, const void *before, struct plain a,
                                  struct plain b, struct plain c, int m, int n, int k, int batch,
                                  double alpha, double beta) {

@@ -1,4 +1,5 @@
-/* cuBLASLt's calls: descriptors, products by rows and by columns, every epilogue in all types, and what is refused. */
+/* cuBLASLt's calls: descriptors, products by rows and by columns, every epilogue in all types, and
+   what is refused. */
 #include "tests/unit/cublas_device.h"
 #include <cublasLt.h>
 
@@ -36,7 +37,8 @@ struct matmul {
   double alpha, beta;
 };
 
-/* `lies` for A, B, C and D: 1, its rows are lines; 2, it is transposed by the operation (A and B). */
+/* `lies` for A, B, C and D: 1, its rows are lines; 2, it is transposed by the operation (A and
+   B). */
 static struct matmul prepare(struct typing t, const int lies[4]) {
   struct matmul x = {.t = t, .alpha = -1.5, .beta = 0.5};
   static const int sizes[4][2] = {{M, K}, {K, N}, {M, N}, {M, N}};

@@ -1,5 +1,6 @@
-/* The stand-ins' work is a stream's work: it comes after what was queued before and before what is queued afterwards, nobody waits
-   on the host, captures get it, and whoever watches launches sees its operands. */
+/* The stand-ins' work is a stream's work: it comes after what was queued before and before what is
+   queued afterwards, nobody waits on the host, captures get it, and whoever watches launches sees
+   its operands. */
 #include "tests/unit/cublas_device.h"
 #include <pthread.h>
 
@@ -140,7 +141,8 @@ static void test_other_streams(void) {
   end(&x), end(&y);
 }
 
-/* D = shrink^i A^i B over two streams, joined by events, or by waits on the host: the same to the last bit. */
+/* D = shrink^i A^i B over two streams, joined by events, or by waits on the host: the same to the
+   last bit. */
 static bool chain(void) {
   enum { LINKS = 12 };
   const float shrink = 0.3F;
@@ -258,8 +260,8 @@ static void test_moved_memory(void) {
   end(&x);
 }
 
-/* Memory that is unmapped under a product that hasn't begun is a broken promise, which the simulator only sees by the
-   addresses in a launch. */
+/* Memory that is unmapped under a product that hasn't begun is a broken promise, which the
+   simulator only sees by the addresses in a launch. */
 static int unmapped_operand;
 static int unmap_under_product(void) {
   CUdeviceptr place;

@@ -1,5 +1,5 @@
-/* What the tests of the cuBLAS stand-ins share: numbers of all types, and the plain product that results are held
-   against. */
+/* What the tests of the cuBLAS stand-ins share: numbers of all types, and the plain product that
+   results are held against. */
 #ifndef CUBLAS_SUPPORT_H
 #define CUBLAS_SUPPORT_H
 #include "integration/pytorch/nccl/number.h"
@@ -76,8 +76,9 @@ UNUSED_OK static double plain_at(const struct plain *x, int64_t row, int64_t col
   return get_number(x->data, plain_index(x, row, column, batch), x->type);
 }
 
-/* One element of alpha A B + beta C in double, and how far a result may be from it before it is rounded to its type:
-   an error for each operation, each at most the epsilon of what is computed in times what is summed. */
+/* One element of alpha A B + beta C in double, and how far a result may be from it before it is
+   rounded to its type: an error for each operation, each at most the epsilon of what is computed in
+   times what is summed. */
 struct element {
   double value, slack;
 };

@@ -1,5 +1,5 @@
-/* Matrix products on the CPU: addresses of the moment here, the arithmetic in product_real.h for each type that is computed
-   in. Knows nothing of streams, and may be called in any thread. */
+/* Matrix products on the CPU: addresses of the moment here, the arithmetic in product_real.h for
+   each type that is computed in. Knows nothing of streams, and may be called in any thread. */
 #include "integration/pytorch/cublas/product.h"
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/gelu.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The packed part of A stays in a core's second cache, a panel of B in its first; multiples of what tiles and bytes of
-   bits need. */
+/* The packed part of A stays in a core's second cache, a panel of B in its first; multiples of what
+   tiles and bytes of bits need. */
 enum { DEPTH = 256, BLOCK_ROWS = 512, BLOCK_COLUMNS = 1024 };
 
 static size_t least(size_t a, size_t b) {

@@ -1,8 +1,9 @@
-/* product.c's arithmetic for one type to compute in; included there only, with REAL (float or double) defined and taken back
-   here.
+/* product.c's arithmetic for one type to compute in; included there only, with REAL (float or
+   double) defined and taken back here.
 
-   Blocks of D, BLOCK_ROWS by BLOCK_COLUMNS, one after the other; for each, DEPTH terms of all its sums at a time. What of A and B
-   is needed is first packed in the order in which the tiles read it, zeros around the edges:
+   Blocks of D, BLOCK_ROWS by BLOCK_COLUMNS, one after the other; for each, DEPTH terms of all its
+   sums at a time. What of A and B is needed is first packed in the order in which the tiles read
+   it, zeros around the edges:
 
      A: panel | l | row of the panel        B: panel | l | column of the panel */
 #define NAME_(function, real) function##_##real
@@ -73,7 +74,8 @@ static void NAME(keep_bits)(uint8_t *to, const REAL *x, size_t count) {
   }
 }
 
-/* The epilogue of a part of a column of D, `row` and `column` being its first element's. `x` holds alpha A B + beta C. */
+/* The epilogue of a part of a column of D, `row` and `column` being its first element's. `x` holds
+   alpha A B + beta C. */
 static void NAME(finish)(const struct epilogue *e, REAL *x, REAL *other, REAL *gradient, size_t row,
                          size_t column, size_t rows) {
   int64_t aux = (int64_t)column * e->aux_stride + (int64_t)row;
