@@ -125,8 +125,11 @@ def print_table(runs):
         ("link B/param", lambda r: f"{r['link_bytes_per_param']:.2f}"),
         ("seconds", lambda r: f"{r['seconds']:.1f}"),
     ]
-    rows = [[title for title, _ in columns]] + [[text(r) for _, text in columns] for r in runs]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+    print_rows([[title for title, _ in columns]] + [[text(r) for _, text in columns] for r in runs])
+
+
+def print_rows(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
 

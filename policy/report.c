@@ -231,6 +231,15 @@ static const char *path_text(const char *path, char text[PATH_SHOWN + 4]) {
   return text;
 }
 
+/* It found a driver and asked for no memory, as programs do that only look whether there is a device. */
+static bool idle(void) {
+  const struct report_totals *t = &report.totals;
+  return !total(&t->allocations_seen) && !total(&t->steps) &&
+         !atomic_load_explicit(&report.largest_small, memory_order_relaxed) &&
+         !atomic_load_explicit(&report.function_count, memory_order_relaxed) &&
+         !atomic_load_explicit(&report.reason_count, memory_order_relaxed);
+}
+
 /* What at exit alone can be said about why nothing moved. */
 static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
@@ -393,6 +402,8 @@ int report_write(const struct config *config, const char *path) {
 }
 
 void report_finish(const struct config *config) {
+  if (idle() && !config->report)
+    return;
   note_end(config);
   char path[PATH_BYTES], shown[PATH_SHOWN + 4];
   int error = 0;

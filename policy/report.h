@@ -76,7 +76,8 @@ void report_configure(const struct config *);
 /* The JSON file if one was asked for, then the line at exit, which names the file only when it was
    written. A regular file is replaced atomically (a temporary one beside it, or beside a link's
    target, is renamed); devices, FIFOs and the program's own output are written as they are. Errors
-   are one line on stderr. */
+   are one line on stderr. Nothing at all when no file was asked for and the program asked for no
+   device memory. */
 void report_finish(const struct config *);
 
 /* The JSON file now, to this path; 0 or an errno. Nobody may be changing a row's words meanwhile. */

@@ -40,7 +40,8 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
   if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
       (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
     report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
-  if (!row)
+  /* A step of several launches: one with nothing on the host takes no other's reason away. */
+  if (!row || (!plan->ours && strcmp(row->mode, mode) == 0))
     return;
   say(row->mode, sizeof row->mode, mode);
   say(row->why, sizeof row->why, why);

@@ -56,3 +56,7 @@ $(PYTORCH)/kernels/%.ptx: $(PYTORCH_DIR)/kernels/%.cu $(PYTORCH_DIR)/compile_ker
 $(PYTORCH)/complete: $(PYTORCH_LIBRARIES) $(PYTORCH)/libraries/libnvidia-ml.so.1 \
     $(PYTORCH)/libraries/libgpusim_operators.so $(PYTORCH_PTX)
 	@touch $@
+
+# ---- bench ----
+# Nothing is built for it: without the environment its row says so.
+BENCH_COMMANDS += "$(PYTHON) $(PYTORCH_DIR)/bench_import.py $(B)/liboffload.so $(PYTORCH)"

@@ -107,6 +107,30 @@ def program_fails(t):
     t.run("-c", "raise SystemExit(3)")
 
 
+def one_rank_of_two(t):
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), **{"foreach" if os.environ["RANK"] == "1" else "fused": True})
+    train(t, model, optimizer)
+
+
+@case("AdamW fp32", modes="stream")
+def idle_rank(t):
+    """one of two ranks moves no state"""
+    t.ranks(2, one_rank_of_two)
+
+
+def a_bit_of_a_rank(t):
+    model = mlp()
+    train(t, model, torch.optim.AdamW(model.parameters(), fused=True))
+    t.record("bit", int(PRELOADED and os.environ["RANK"] == "1"))
+
+
+@case("AdamW fp32", modes="stream")
+def differing_rank(t):
+    """one bit of one rank differs"""
+    t.ranks(2, a_bit_of_a_rank)
+
+
 @case("AdamW fp32", modes="stream", environment={"DIES": "1"})
 def dies(t):
     """the process dies"""

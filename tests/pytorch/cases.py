@@ -175,12 +175,15 @@ class Test:
             self.unmet += undone(name, subtract(after, before))
 
     def run(self, *command, report=True, library=True, environment=None):
-        """Runs a script (or -m MODULE) as a program of its own, as this process with or without the library. Its report
-        counts as the case's. Returns its output; a failure is the case's. `library=False`: without it in any case."""
+        """Runs a script (or -m MODULE) as a program of its own, as this process with or without the library. Returns its
+        output; a failure is the case's. Its report counts as the case's; `report=False`: it has no use for the device, and
+        nothing may be said of it. `library=False`: without the library in any case."""
         place = self.folder / f"program{len(os.listdir(self.folder))}.json"
         its = dict(os.environ, OFFLOAD_REPORT=str(place), GPUSIM_REPORT=f"{place}.simulator", **environment or {})
         if not library:
             its.pop("LD_PRELOAD", None)
+        if not report:
+            its.pop("OFFLOAD_REPORT")
         done = subprocess.run([RUN, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               env=its, cwd=self.folder, check=False)
         if done.returncode:
@@ -191,6 +194,8 @@ class Test:
         if report:
             self._add_reports([place] if library else [])
             self._look_at_simulators([f"{place}.simulator"])
+        elif "nothing was moved" in done.stderr:
+            self.unmet.append(f"{command[:2]} asks for no device memory, and yet the library told of it")
         return done.stdout
 
     def torchrun(self, processes, script, *arguments, environment=None):

@@ -26,6 +26,8 @@ EXPECTED = {
     "what the case asks of the report is not so": "unmet: a million steps",
     "it fails with the library": "a failure of its own",
     "a program that it runs fails": "ended with status 3",
+    "one of two ranks moves no state": "rank 1: no state moved to the host",
+    "one bit of one rank differs": "rank 1: bit: 1 of 1 values differ",
     "the process dies": "the process ended with status 7",
     "one behind it": "the process ended with status 7",
 }

@@ -95,6 +95,7 @@ def on_fsdp(t):
         train(t, model, optimizer, change=clip(model), loss=my_loss)
         on_the_host(t)
         whole = get_state_dict(model, optimizer, options=WHOLE)  # on rank 0; the others take part
+        t.check("gathering sent nothing home", lambda delta: delta["totals"]["moved_home_bytes"] == 0)
         t.record_state("whole", whole)
         folder = t.folder.parent / "checkpoint"
         parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
@@ -144,6 +145,7 @@ def on_zero(t):
         optimizer.consolidate_state_dict(to=0)
         if rank == 0:
             t.record_state("whole", optimizer.state_dict())
+        t.check("consolidating sent nothing home", lambda delta: delta["totals"]["moved_home_bytes"] == 0)
         train(t, model, optimizer, 3, "after: ", first=5, loss=my_loss)
         t.record_state("model", model.state_dict())
         t.record_state("optimizer", optimizer.optim.state_dict())

@@ -1,5 +1,6 @@
 #!/usr/bin/env -S integration/pytorch/run
 """What integration/pytorch promises of itself, without the preload. Run by integration/pytorch/run; prints TAP."""
+import copy
 import ctypes
 import mmap
 import os
@@ -200,13 +201,107 @@ def _():
         raise AssertionError(f"allocated beside {kept.numel()} elements")
 
 
+PRODUCTS = {  # of matrices (6, 33, 17) and (6, 17, 29), vectors of 17 and 29, and something to add to
+    "mm": lambda a, b, x, y, c: a[0] @ b[0],
+    "mm of transposed matrices": lambda a, b, x, y, c: b[0].t() @ a[0].t(),
+    "mm of matrices with gaps": lambda a, b, x, y, c: a[0, ::2, 1:9] @ b[0, 3:11, ::3],
+    "mm without terms": lambda a, b, x, y, c: a[0, :, :0] @ b[0, :0],
+    "addmm": lambda a, b, x, y, c: torch.addmm(c[0], a[0], b[0], beta=0.5, alpha=-2),
+    "addmm with a vector": lambda a, b, x, y, c: torch.addmm(y, a[0], b[0]),
+    "addmm in place": lambda a, b, x, y, c: c[0].clone().addmm_(a[0], b[0], beta=2),
+    "bmm": lambda a, b, x, y, c: torch.bmm(a, b),
+    "bmm of transposed matrices": lambda a, b, x, y, c: torch.bmm(b.mT, a.mT),
+    "baddbmm": lambda a, b, x, y, c: torch.baddbmm(c, a, b, beta=-1, alpha=3),
+    "linear": lambda a, b, x, y, c: torch.nn.functional.linear(a, b[0].t(), y),
+    "einsum": lambda a, b, x, y, c: torch.einsum("bij,bjk->ki", a, b),
+    "mv": lambda a, b, x, y, c: a[0] @ x,
+    "mv of a transposed matrix": lambda a, b, x, y, c: b[0].t() @ x,
+    "addmv": lambda a, b, x, y, c: torch.addmv(y, b[0].t(), x, beta=0.25, alpha=4),
+    "dot": lambda a, b, x, y, c: torch.dot(x, b[0, :, 0]),
+}
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+
+
 @test("matrix products of all types equal the CPU's")
 def _():
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 5e-2)):
-        a, b, c = (torch.randn(s, generator=generator()).to(dtype) for s in ((33, 17), (17, 29), (29,)))
-        for f in (lambda a, b, c: a @ b, lambda a, b, c: torch.addmm(c, a, b), lambda a, b, c: (b.t() @ a.t()) * 2,
-                  lambda a, b, c: torch.nn.functional.linear(a, b.t(), c), lambda a, b, c: torch.stack([a, a]) @ b):
-            torch.testing.assert_close(f(a.cuda(), b.cuda(), c.cuda()).cpu(), f(a, b, c), rtol=tolerance, atol=tolerance)
+    for dtype, tolerance in TOLERANCES.items():
+        g = generator()
+        sizes = ((6, 33, 17), (6, 17, 29), (17,), (29,), (6, 33, 29))
+        given = [torch.randn(size, generator=g).to(dtype) for size in sizes]
+        for name, product in PRODUCTS.items():
+            here = product(*(t.cuda() for t in given))
+            torch.testing.assert_close(here.cpu(), product(*given), rtol=tolerance, atol=tolerance * 4,
+                                       msg=lambda text: f"{name} {dtype}: {text}")
+
+
+@test("a product with an activation is that of its parts")
+def _():
+    for dtype in FLOATS:
+        c, a, b = (torch.randn(size, generator=generator()).to(dtype).cuda() for size in ((29,), (33, 17), (17, 29)))
+        for use_gelu in (False, True):
+            parts = torch.addmm(c.float(), a.float(), b.float())
+            parts = torch.nn.functional.gelu(parts, approximate="tanh") if use_gelu else parts.relu()
+            whole = torch._addmm_activation(c, a, b, use_gelu=use_gelu)
+            torch.testing.assert_close(whole.float(), parts, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+
+
+def gradients(model, x, device, autocast=None):
+    """Loss and gradients of a copy of the model on the device."""
+    model, x = copy.deepcopy(model).to(device), x.to(device).requires_grad_()
+    with torch.autocast(device, dtype=autocast, enabled=autocast is not None):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    return [loss, x.grad, *(p.grad for p in model.parameters())]
+
+
+@test("linear layers train as on the CPU, also under autocast")
+def _():
+    for dtype, autocast in ((torch.float32, None), (torch.float16, None), (torch.bfloat16, None),
+                            (torch.float32, torch.float16), (torch.float32, torch.bfloat16)):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(17, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5)).to(dtype)
+        x = torch.randn(40, 17).to(dtype)
+        results = zip(gradients(model, x, "cuda", autocast), gradients(model, x, "cpu", autocast))
+        for here, there in results:
+            tolerance = TOLERANCES[autocast or dtype] / 2
+            assert there.abs().max() > 1e-4
+            torch.testing.assert_close(here.cpu().float(), there.float(), rtol=tolerance,
+                                       atol=tolerance * there.abs().max().item())
+
+
+@test("a product is two launches and doesn't wait")
+def _():
+    a, out = torch.ones(64, 64, device="cuda"), torch.zeros(64, 64, device="cuda")
+    assert launches(lambda: torch.mm(a, a, out=out)) == 2
+    out.zero_()
+    torch.cuda._sleep(3000000)
+    torch.mm(a, a, out=out)
+    assert not torch.cuda.current_stream().query(), "it waited"
+    assert out.sum().item() == 64**3
+
+
+@test("products are captured and replayed")
+def _():
+    a, b, c = (torch.randn(size, generator=generator()).cuda() for size in ((33, 17), (17, 29), (29,)))
+    out = torch.empty(33, 29, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.addmm(c, a, b, out=out)
+    for _ in range(2):
+        a.mul_(1.5)
+        graph.replay()
+        torch.testing.assert_close(out, torch.addmm(c, a, b))
+
+
+@test("products of complex numbers are refused")
+def _():
+    x = torch.ones(4, 4, dtype=torch.complex64, device="cuda")
+    try:
+        x @ x
+    except RuntimeError as error:
+        assert "CUBLAS_STATUS_NOT_SUPPORTED" in str(error), error
+    else:
+        raise AssertionError("computed")
 
 
 def main():

@@ -284,6 +284,13 @@ static void test_exit_line(void) {
   tap_ok(!*stderr_of(finish), "before cuInit succeeded no line is written");
   report_reset();
   report_configure(&config);
+  tap_ok(!*stderr_of(finish) && !report.reason_count,
+         "a program that asked for no memory gets none");
+  report_small_allocation(1);
+  tap_ok(strstr(stderr_of(finish), "nothing was moved") != NULL,
+         "one that asked for a byte gets one");
+  report_reset();
+  report_configure(&config);
   report_reason("no known Adam kernel was launched");
   tap_ok(!strcmp(stderr_of(finish),
                  "liboffload: nothing was moved: no known Adam kernel was launched; no fused Adam "

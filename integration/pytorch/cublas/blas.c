@@ -1,4 +1,5 @@
-/* cuBLAS's operations on vectors, and of a matrix by a vector, which is a product with one column. */
+/* cuBLAS's operations on vectors, and of a matrix by a vector, which is a product with one
+   column. */
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/handle.h"
 

@@ -1,5 +1,5 @@
-/* Reading and writing numbers. Conversions are exact or rounded to nearest even, so they are the same with every
-   instruction set. */
+/* Reading and writing numbers. Conversions are exact or rounded to nearest even, so they are the
+   same with every instruction set. */
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/nccl/number.h"
 #include <string.h>

@@ -9,8 +9,8 @@
 size_t element_bytes(cudaDataType);
 const char *element_name(cudaDataType);
 
-/* `count` numbers, `stride` elements apart in `from` or `to`; floats of the types other than CUDA_R_64F, doubles of that
-   one. Writing rounds to nearest even. */
+/* `count` numbers, `stride` elements apart in `from` or `to`; floats of the types other than
+   CUDA_R_64F, doubles of that one. Writing rounds to nearest even. */
 void element_read_float(float *to, const void *from, cudaDataType, int64_t stride, size_t count);
 void element_write_float(void *to, const float *from, cudaDataType, int64_t stride, size_t count);
 void element_read_double(double *to, const void *from, cudaDataType, int64_t stride, size_t count);

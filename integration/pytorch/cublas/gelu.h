@@ -1,5 +1,5 @@
-/* GELU by tanh, and its slope: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, arXiv:1606.08415).
-   Without a mathematical library, whose last digits are its own business. */
+/* GELU by tanh, and its slope: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel,
+   arXiv:1606.08415). Without a mathematical library, whose last digits are its own business. */
 #ifndef OFFLOAD_CUBLAS_GELU_H
 #define OFFLOAD_CUBLAS_GELU_H
 #include <math.h>

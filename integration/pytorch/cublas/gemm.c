@@ -1,5 +1,6 @@
-/* cuBLAS's matrix products: C = alpha op(A) op(B) + beta C, columns of matrices `ld` elements apart. The many names differ
-   in types and in how a batch is given. For real numbers the conjugate transpose is the transpose. */
+/* cuBLAS's matrix products: C = alpha op(A) op(B) + beta C, columns of matrices `ld` elements
+   apart. The many names differ in types and in how a batch is given. For real numbers the conjugate
+   transpose is the transpose. */
 #include "integration/pytorch/cublas/handle.h"
 
 struct operand {

@@ -1,5 +1,5 @@
-/* Making handles and setting what they hold. Modes that only trade precision or determinism for speed are kept and change
-   nothing: sums are in float or double and always in the same order. */
+/* Making handles and setting what they hold. Modes that only trade precision or determinism for
+   speed are kept and change nothing: sums are in float or double and always in the same order. */
 #include "integration/pytorch/cublas/handle.h"
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/libraries/driver.h"

@@ -1,5 +1,5 @@
-/* cuBLAS's handle: a context's, with what the calls with it have in common. As with the real one, calls with one handle are the
-   business of one thread at a time. */
+/* cuBLAS's handle: a context's, with what the calls with it have in common. As with the real one,
+   calls with one handle are the business of one thread at a time. */
 #ifndef OFFLOAD_CUBLAS_HANDLE_H
 #define OFFLOAD_CUBLAS_HANDLE_H
 #include "integration/pytorch/cublas/work.h"

@@ -1,5 +1,5 @@
-/* Making cuBLASLt's descriptors, and setting and reading what they hold. Attributes that aren't listed, which are of types and
-   scalings that nothing here computes with, are refused. */
+/* Making cuBLASLt's descriptors, and setting and reading what they hold. Attributes that aren't
+   listed, which are of types and scalings that nothing here computes with, are refused. */
 #include "integration/pytorch/cublas/lt.h"
 #include "integration/pytorch/cublas/work.h"
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* cuBLASLt's matrix product: what descriptors say becomes a struct product, or is refused. The search for an algorithm
-   answers by the same code, so what it finds can be run. */
+/* cuBLASLt's matrix product: what descriptors say becomes a struct product, or is refused. The
+   search for an algorithm answers by the same code, so what it finds can be run. */
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/lt.h"
 #include "integration/pytorch/cublas/work.h"
@@ -10,7 +10,8 @@
 enum { VERSION = 130000 };
 #define REFUSE(status, ...) work_refuse(CUBLAS_STATUS_##status, call, __VA_ARGS__)
 
-/* A cublasHandle_t may stand for it, which has another layout in another library: it is never looked into. */
+/* A cublasHandle_t may stand for it, which has another layout in another library: it is never
+   looked into. */
 struct cublasLtContext {
   char unused;
 };
@@ -65,7 +66,7 @@ static cublasStatus_t describe_matrices(const char *call, cublasLtMatmulDesc_t m
                                         cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                         cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                         struct product *p) {
-  int64_t k, c_rows, c_columns;
+  int64_t k = 0, c_rows = 0, c_columns = 0;
   cublasStatus_t status = describe_matrix(call, "D", d, matmul->transc, &p->m, &p->n, &p->d);
   int64_t m = 0, n = 0;
   if (status == CUBLAS_STATUS_SUCCESS)

@@ -1,5 +1,5 @@
-/* Matrix products on the CPU: addresses of the moment here, the arithmetic in product_real.h for each type that is computed
-   in. Knows nothing of streams, and may be called in any thread. */
+/* Matrix products on the CPU: addresses of the moment here, the arithmetic in product_real.h for
+   each type that is computed in. Knows nothing of streams, and may be called in any thread. */
 #include "integration/pytorch/cublas/product.h"
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/gelu.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The packed part of A stays in a core's second cache, a panel of B in its first; multiples of what tiles and bytes of
-   bits need. */
+/* The packed part of A stays in a core's second cache, a panel of B in its first; multiples of what
+   tiles and bytes of bits need. */
 enum { DEPTH = 256, BLOCK_ROWS = 512, BLOCK_COLUMNS = 1024 };
 
 static size_t least(size_t a, size_t b) {
@@ -59,6 +59,13 @@ static struct epilogue epilogue_now(const struct epilogue *epilogue, void *(*vie
     now.aux = (char *)view(now.aux) +
               number * (bits ? now.aux_batch_stride / 8 : now.aux_batch_stride * aux_bytes);
   return now;
+}
+
+/* How many elements the bias' gradient has, if one is wanted. */
+static size_t gradients_of(const struct product *p) {
+  if (p->epilogue.steps & EPILOGUE_BIAS_GRADIENT_B)
+    return (size_t)p->n;
+  return p->epilogue.steps & (EPILOGUE_BIAS_GRADIENT | EPILOGUE_BIAS_GRADIENT_A) ? (size_t)p->m : 0;
 }
 
 #define REAL float

@@ -1,5 +1,6 @@
-/* D = epilogue(alpha * A B + beta * C) as data, and the arithmetic of it. Transposition, row and column order and increments are
-   strides: the element of row r and column c lies r * row_stride + c * column_stride elements behind a matrix's start. */
+/* D = epilogue(alpha * A B + beta * C) as data, and the arithmetic of it. Transposition, row and
+   column order and increments are strides: the element of row r and column c lies r * row_stride +
+   c * column_stride elements behind a matrix's start. */
 #ifndef OFFLOAD_CUBLAS_PRODUCT_H
 #define OFFLOAD_CUBLAS_PRODUCT_H
 #include <library_types.h>
@@ -54,8 +55,9 @@ struct product {
   struct epilogue epilogue;
 };
 
-/* Computes it in the calling thread, reaching memory through `view`. Each sum is taken over k in order, in float or
-   double, each product rounded before it is added: it depends on its terms alone, not on sizes, addresses or the CPU.
-   A and B aren't read when alpha is 0, nor C when beta is. False when there isn't memory for some blocks. */
+/* Computes it in the calling thread, reaching memory through `view`. Each sum is taken over k in
+   order, in float or double, each product rounded before it is added: it depends on its terms
+   alone, not on sizes, addresses or the CPU. A and B aren't read when alpha is 0, nor C when beta
+   is. False when there isn't memory for some blocks. */
 bool product_run(const struct product *, void *(*view)(void *), const struct tile_set *);
 #endif

@@ -1,8 +1,9 @@
-/* product.c's arithmetic for one type to compute in; included there only, with REAL (float or double) defined and taken back
-   here.
+/* product.c's arithmetic for one type to compute in; included there only, with REAL (float or
+   double) defined and taken back here.
 
-   Blocks of D, BLOCK_ROWS by BLOCK_COLUMNS, one after the other; for each, DEPTH terms of all its sums at a time. What of A and B
-   is needed is first packed in the order in which the tiles read it, zeros around the edges:
+   Blocks of D, BLOCK_ROWS by BLOCK_COLUMNS, one after the other; for each, DEPTH terms of all its
+   sums at a time. What of A and B is needed is first packed in the order in which the tiles read
+   it, zeros around the edges:
 
      A: panel | l | row of the panel        B: panel | l | column of the panel */
 #define NAME_(function, real) function##_##real
@@ -15,7 +16,7 @@ struct NAME(blocks) {
   REAL *sums;        /* columns of `stride` */
   size_t stride;
   REAL *line;     /* the longest of a block's sides */
-  REAL *gradient; /* m or n of them, or NULL */
+  REAL *gradient; /* m or n of them */
 };
 
 /* `sides` lines of `depth` numbers each, into panels of `width` lines. */
@@ -73,7 +74,8 @@ static void NAME(keep_bits)(uint8_t *to, const REAL *x, size_t count) {
   }
 }
 
-/* The epilogue of a part of a column of D, `row` and `column` being its first element's. `x` holds alpha A B + beta C. */
+/* The epilogue of a part of a column of D, `row` and `column` being its first element's. `x` holds
+   alpha A B + beta C. */
 static void NAME(finish)(const struct epilogue *e, REAL *x, REAL *other, REAL *gradient, size_t row,
                          size_t column, size_t rows) {
   int64_t aux = (int64_t)column * e->aux_stride + (int64_t)row;
@@ -147,10 +149,8 @@ static void NAME(one)(const struct product *p, const struct epilogue *e,
                       const struct NAME(blocks) * blocks, const struct tile_set *tiles,
                       double alpha, double beta, const char *a, const char *b, const char *c,
                       char *d) {
-  size_t m = (size_t)p->m, n = (size_t)p->n,
-         gradients = e->steps & EPILOGUE_BIAS_GRADIENT_B ? n : m;
-  if (blocks->gradient != NULL)
-    memset(blocks->gradient, 0, gradients * sizeof(REAL));
+  size_t m = (size_t)p->m, n = (size_t)p->n, gradients = gradients_of(p);
+  memset(blocks->gradient, 0, gradients * sizeof(REAL));
   if (e->steps & EPILOGUE_BIAS_GRADIENT_A)
     NAME(sum_lines)
   (blocks->gradient, blocks->line, a, p->a.type, p->a.row_stride, p->a.column_stride, m,
@@ -171,7 +171,7 @@ static void NAME(one)(const struct product *p, const struct epilogue *e,
       NAME(store)(p, e, blocks, alpha, beta, c, d, row, column, rows, columns);
     }
   }
-  if (blocks->gradient != NULL)
+  if (gradients != 0)
     NAME(element_write)(e->bias, blocks->gradient, e->bias_type, 1, gradients);
 }
 
@@ -182,10 +182,7 @@ static bool NAME(run)(const struct product *p, void *(*view)(void *),
          columns = round_up(least(BLOCK_COLUMNS, n), TILE_COLUMNS);
   size_t depth = least(DEPTH, (size_t)p->k),
          longest = most(most(rows, columns), most(depth, BLOCK_ROWS));
-  size_t gradients = 0;
-  if (p->epilogue.steps &
-      (EPILOGUE_BIAS_GRADIENT | EPILOGUE_BIAS_GRADIENT_A | EPILOGUE_BIAS_GRADIENT_B))
-    gradients = most(m, n);
+  size_t gradients = gradients_of(p);
   REAL *memory = malloc((rows * depth + columns * depth + rows * columns + longest + gradients) *
                         sizeof *memory);
   if (memory == NULL)
@@ -194,7 +191,7 @@ static bool NAME(run)(const struct product *p, void *(*view)(void *),
   blocks.b = blocks.a + rows * depth;
   blocks.sums = blocks.b + columns * depth;
   blocks.line = blocks.sums + rows * columns;
-  blocks.gradient = gradients != 0 ? blocks.line + longest : NULL;
+  blocks.gradient = blocks.line + longest;
   double alpha = scalar_now(&p->alpha, view), beta = scalar_now(&p->beta, view);
   for (int64_t i = 0; i < p->batch; i++) {
     struct epilogue e = epilogue_now(&p->epilogue, view, i);

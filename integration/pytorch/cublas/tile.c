@@ -1,5 +1,6 @@
-/* The kernels. Compiled without contraction of products and sums (build.mk). No wider vectors than AVX2's: one source of
-   a few instructions reaches its peak there, and CPUs that split 512-bit ones gain nothing. */
+/* The kernels. Compiled without contraction of products and sums (build.mk). No wider vectors than
+   AVX2's: one source of a few instructions reaches its peak there, and CPUs that split 512-bit ones
+   gain nothing. */
 #include "integration/pytorch/cublas/tile.h"
 
 #if defined(__x86_64__)

@@ -1,6 +1,7 @@
-/* One kernel of tile.c for one type and instruction set; included there only, with these defined and taken back here:
-   TILE_NAME, TILE_REAL (float or double), TILE_TARGET (an attribute or nothing), TILE_LANES (numbers of a vector). A tile
-   is of two vectors by TILE_COLUMNS, so that its sums stay in registers. */
+/* One kernel of tile.c for one type and instruction set; included there only, with these defined
+   and taken back here: TILE_NAME, TILE_REAL (float or double), TILE_TARGET (an attribute or
+   nothing), TILE_LANES (numbers of a vector). A tile is of two vectors by TILE_COLUMNS, so that its
+   sums stay in registers. */
 TILE_TARGET static void TILE_NAME(const TILE_REAL *a, const TILE_REAL *b, size_t depth,
                                   TILE_REAL *sums, size_t stride) {
   typedef TILE_REAL vector __attribute__((vector_size(TILE_LANES * sizeof(TILE_REAL))));

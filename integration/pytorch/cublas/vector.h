@@ -1,4 +1,5 @@
-/* Operations on vectors as data, and their arithmetic. Addresses, scalars and sums are as in product.h. */
+/* Operations on vectors as data, and their arithmetic. Addresses, scalars and sums are as in
+   product.h. */
 #ifndef OFFLOAD_CUBLAS_VECTOR_H
 #define OFFLOAD_CUBLAS_VECTOR_H
 #include "integration/pytorch/cublas/product.h"

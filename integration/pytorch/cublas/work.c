@@ -2,11 +2,13 @@
 
      kernel(addresses) | host function | kernel(addresses)
 
-   The kernels do nothing; by their parameters whoever watches launches sees the operands before the work, and the simulator
-   sees memory that is taken away under it. The host function computes through the simulator's view of device memory, of which it
-   asks when it runs: what is mapped at an address may change until then. It calls nothing of CUDA and waits for nothing.
+   The kernels do nothing; by their parameters whoever watches launches sees the operands before the
+   work, and the simulator sees memory that is taken away under it. The host function computes
+   through the simulator's view of device memory, of which it asks when it runs: what is mapped at
+   an address may change until then. It calls nothing of CUDA and waits for nothing.
 
-   What a stream captures may run any number of times, as long as some graph lives, so it is kept until the process ends. */
+   What a stream captures may run any number of times, as long as some graph lives, so it is kept
+   until the process ends. */
 #include "integration/pytorch/cublas/work.h"
 #include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/tile.h"

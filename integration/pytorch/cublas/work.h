@@ -6,9 +6,10 @@
 #include <cublas_v2.h>
 #include <cuda.h>
 
-/* Queues a copy of what is described in `stream` of the thread's context, which there is; `call` is the function's name,
-   for messages. Returns before the work is done. CUBLAS_STATUS_EXECUTION_FAILED if an address is no CUDA memory.
-   Nothing is queued for a product without elements. */
+/* Queues a copy of what is described in `stream` of the thread's context, which there is; `call` is
+   the function's name, for messages. Returns before the work is done.
+   CUBLAS_STATUS_EXECUTION_FAILED if an address is no CUDA memory. Nothing is queued for a product
+   without elements. */
 cublasStatus_t work_product(const char *call, CUstream stream, const struct product *);
 cublasStatus_t work_vector(const char *call, CUstream stream, const struct vector_work *);
 /* The same, and waits for it; not while the stream captures. */
@@ -17,7 +18,8 @@ cublasStatus_t work_vector_now(const char *call, CUstream stream, const struct v
 /* Returns `status`; with GPUSIM_TRACE=1 a line on stderr tells why. */
 __attribute__((format(printf, 3, 4))) cublasStatus_t
 work_refuse(cublasStatus_t status, const char *call, const char *reason, ...);
-/* Whether a product of these types can be computed: A's and B's, C's and D's, what it is computed in, alpha's and beta's. */
+/* Whether a product of these types can be computed: A's and B's, C's and D's, what it is computed
+   in, alpha's and beta's. */
 cublasStatus_t work_check_types(const char *call, cudaDataType a, cudaDataType b, cudaDataType c,
                                 cublasComputeType_t compute, cudaDataType scale);
 #endif

@@ -19,12 +19,13 @@ import warnings
 
 import torch
 
-# Allocation, views and metadata; plain copies; matrix products (libraries/cublas.c).
+# Allocation, views and metadata; plain copies; products of matrices and vectors (../cublas).
 NATIVE = set("""
 empty.memory_format empty_strided as_strided view _reshape_alias unfold resize_ record_stream _local_scalar_dense
 set_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor _pin_memory is_pinned
 view_as_real view_as_complex _efficientzerotensor zero_ _cudnn_init_dropout_state
 mm mm.out addmm addmm.out addmm_ bmm bmm.out baddbmm baddbmm.out baddbmm_ _addmm_activation _addmm_activation.out
+addmv addmv.out addmv_ dot vdot
 _fused_adam_ _fused_adamw_ _fused_adam_.tensor_lr _fused_adamw_.tensor_lr
 _amp_update_scale_
 """.split())

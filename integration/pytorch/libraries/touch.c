@@ -1,5 +1,5 @@
-/* The empty kernels. They are a library's, not a module's: good in every context. Loaded once per process; the kernels
-   are written under `once` and read afterwards. */
+/* The empty kernels. They are a library's, not a module's: good in every context. Loaded once per
+   process; the kernels are written under `once` and read afterwards. */
 #include "integration/pytorch/libraries/touch.h"
 #include "integration/pytorch/libraries/driver.h"
 #include <pthread.h>
