@@ -144,6 +144,7 @@ def on_zero(t):
         on_the_host(t)
         t.record_state("own", optimizer.optim.state_dict())
         optimizer.consolidate_state_dict(to=0)
+        torch.cuda.synchronize()  # it leaves its copies to pinned memory pending
         if rank == 0:
             t.record_state("whole", optimizer.state_dict())
         t.check("consolidating sent nothing home", lambda delta: delta["totals"]["moved_home_bytes"] == 0)
