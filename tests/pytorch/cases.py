@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -187,7 +188,8 @@ class Test:
         done = subprocess.run([RUN, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               env=its, cwd=self.folder, check=False)
         if done.returncode:
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+            own = re.split(r"\n[WE]\d{4} .*torch/distributed/elastic", done.stdout + done.stderr)[0]  # not torchrun's summary
+            tail = "\n".join(own.splitlines()[-12:])
             raise RuntimeError(f"{command} ended with status {done.returncode}:\n{tail}")
         if not library and place.exists():
             raise AssertionError(f"{command} was to run without the library, which has left a report")

@@ -27,8 +27,8 @@ class Told:
 
 def said(identical=True, small=None, **with_it):
     """Of three runs, the last changed: what is said to be wrong."""
-    runs = (Told("large", device_peak=3), small or Told("small", full=True), Told("with", **{"moved": 1, "device_peak": 2, **with_it}))
-    return demo_pytorch.failures(*runs, STEPS, identical)
+    offloaded = Told("with", **{"moved": 1, "device_peak": 2, **with_it})
+    return demo_pytorch.failures(Told("large", device_peak=3), small or Told("small", full=True), offloaded, STEPS, identical)
 
 
 def main():
