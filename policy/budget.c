@@ -1,5 +1,6 @@
 /* How much host memory may be pinned: reads limits from /proc and /sys, allocates nothing. Called
-   by the shim when it is about to move state, and by tests with a recorded tree.
+   by the shim when it is about to move state, under its enqueue lock, and by tests with a recorded
+   tree: one thread at a time, since the buffers are static (the program's stack may be small).
 
    A limit is room: what is allowed less what is used, page cache that the kernel would drop not
    counted as used. Control groups limit at every level, so each group from ours up to the mount's
@@ -14,19 +15,20 @@
 enum { PATH_BYTES = 4096, LINE_BYTES = 8192, CAPABILITY_IPC_LOCK = 14, DEFAULT_PERCENT = 80 };
 static const uint64_t UNLIMITED = UINT64_MAX;
 
-/* A file read line by line; what doesn't fit into a line is skipped. */
-struct lines {
+/* A file read line by line; what doesn't fit into a line is skipped. There is one of them at a time. */
+static struct lines {
   int fd;
   size_t begin, end;
   char buffer[LINE_BYTES];
-};
+} the_lines;
 
-static bool lines_open(struct lines *lines, const char *root, const char *path) {
-  char full[PATH_BYTES];
+static struct lines *lines_open(const char *root, const char *path) {
+  static char full[PATH_BYTES];
+  struct lines *lines = &the_lines;
   const int length = snprintf(full, sizeof full, "%s%s", root, path);
   memset(lines, 0, sizeof *lines);
   lines->fd = length > 0 && (size_t)length < sizeof full ? open(full, O_RDONLY | O_CLOEXEC) : -1;
-  return lines->fd >= 0;
+  return lines->fd >= 0 ? lines : NULL;
 }
 
 /* The next line without its end, or NULL; then the file is closed. */
@@ -89,30 +91,32 @@ static uint64_t number_of(const char *text) {
 
 /* The number after `key` in a file of "key number" lines; UNLIMITED when it isn't there. */
 static uint64_t number_after(const char *root, const char *path, const char *key) {
-  struct lines lines;
   const size_t key_bytes = strlen(key);
   uint64_t value = UNLIMITED;
-  if (!lines_open(&lines, root, path))
+  struct lines *lines = lines_open(root, path);
+  if (!lines)
     return value;
-  for (char *line; (line = lines_next(&lines));)
+  for (char *line; (line = lines_next(lines));)
     if (!strncmp(line, key, key_bytes) && line[key_bytes] && strchr(" \t:", line[key_bytes])) {
       value = number_of(line + key_bytes + strspn(line + key_bytes, ":"));
       break;
     }
-  lines_close(&lines);
+  lines_close(lines);
   return value;
 }
 
 /* The number that is a file's first line. */
 static uint64_t number_in(const char *root, const char *directory, const char *file) {
-  char path[PATH_BYTES];
-  struct lines lines;
+  static char path[PATH_BYTES];
   const int length = snprintf(path, sizeof path, "%s/%s", directory, file);
-  if (length < 0 || (size_t)length >= sizeof path || !lines_open(&lines, root, path))
+  if (length < 0 || (size_t)length >= sizeof path)
     return UNLIMITED;
-  const char *line = lines_next(&lines);
+  struct lines *lines = lines_open(root, path);
+  if (!lines)
+    return UNLIMITED;
+  const char *line = lines_next(lines);
   const uint64_t value = line ? number_of(line) : UNLIMITED;
-  lines_close(&lines);
+  lines_close(lines);
   return value;
 }
 
@@ -145,11 +149,11 @@ static bool list_contains(const char *list, const char *word) {
 
 /* Our group's path within a hierarchy, from /proc/self/cgroup ("4:memory:/a/b", "0::/a/b"). */
 static bool group_path(const struct hierarchy *h, const char *root, char path[PATH_BYTES]) {
-  struct lines lines;
   bool found = false;
-  if (!lines_open(&lines, root, "/proc/self/cgroup"))
+  struct lines *lines = lines_open(root, "/proc/self/cgroup");
+  if (!lines)
     return false;
-  for (char *line; !found && (line = lines_next(&lines));) {
+  for (char *line; !found && (line = lines_next(lines));) {
     char *controllers = strchr(line, ':');
     char *group = controllers ? strchr(controllers + 1, ':') : NULL;
     if (!group)
@@ -159,7 +163,7 @@ static bool group_path(const struct hierarchy *h, const char *root, char path[PA
     if (h->controller ? list_contains(controllers, h->controller) : !*controllers)
       found = snprintf(path, PATH_BYTES, "%s", group) < PATH_BYTES;
   }
-  lines_close(&lines);
+  lines_close(lines);
   return found;
 }
 
@@ -189,11 +193,11 @@ static const char *below(const char *path, const char *base) {
    point itself is the closest that can be seen. */
 static bool group_directory(const struct hierarchy *h, const char *root, const char *group,
                             char directory[PATH_BYTES], size_t *mount_bytes) {
-  struct lines lines;
   bool found = false;
-  if (!lines_open(&lines, root, "/proc/self/mountinfo"))
+  struct lines *lines = lines_open(root, "/proc/self/mountinfo");
+  if (!lines)
     return false;
-  for (char *line; (line = lines_next(&lines));) {
+  for (char *line; (line = lines_next(lines));) {
     /* 36 35 98:0 /root /mount/point options [optional fields] - filesystem source super,options */
     char *field[5], *rest = line, *separator = strstr(line, " - ");
     if (!separator)
@@ -220,7 +224,7 @@ static bool group_directory(const struct hierarchy *h, const char *root, const c
     if (part)
       break;
   }
-  lines_close(&lines);
+  lines_close(lines);
   return found;
 }
 
@@ -236,7 +240,7 @@ static uint64_t group_room(const struct hierarchy *h, const char *root, const ch
   uint64_t used = number_in(root, directory, h->usage);
   if (used == UNLIMITED)
     used = 0;
-  char path[PATH_BYTES];
+  static char path[PATH_BYTES];
   if (snprintf(path, sizeof path, "%s/memory.stat", directory) < (int)sizeof path) {
     const uint64_t cache = number_after(root, path, h->cache);
     used -= cache < used ? cache : cache == UNLIMITED ? 0 : used;
@@ -247,7 +251,7 @@ static uint64_t group_room(const struct hierarchy *h, const char *root, const ch
 static uint64_t cgroup_room(const char *root) {
   uint64_t room = UNLIMITED;
   for (size_t i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
-    char group[PATH_BYTES], directory[PATH_BYTES];
+    static char group[PATH_BYTES], directory[PATH_BYTES];
     size_t mount_bytes;
     if (!group_path(&hierarchies[i], root, group) ||
         !group_directory(&hierarchies[i], root, group, directory, &mount_bytes))
@@ -271,21 +275,22 @@ static uint64_t kibibytes(uint64_t count) {
 /* Whether CAP_IPC_LOCK lifts the limit: only as seen by the first user namespace, so not for a
  * container's mapped root. */
 static bool may_lock_freely(const char *root) {
-  struct lines lines;
   uint64_t effective = 0;
   bool first_namespace = true;
-  if (lines_open(&lines, root, "/proc/self/status")) {
-    for (char *line; (line = lines_next(&lines));)
+  struct lines *lines = lines_open(root, "/proc/self/status");
+  if (lines) {
+    for (char *line; (line = lines_next(lines));)
       if (!strncmp(line, "CapEff:", 7))
         effective = strtoull(line + 7, NULL, 16);
-    lines_close(&lines);
+    lines_close(lines);
   }
-  if (lines_open(&lines, root, "/proc/self/uid_map")) {
-    const char *line = lines_next(&lines);
+  lines = lines_open(root, "/proc/self/uid_map");
+  if (lines) {
+    const char *line = lines_next(lines);
     unsigned long inside, outside, count;
     if (line && sscanf(line, "%lu %lu %lu", &inside, &outside, &count) == 3)
       first_namespace = !inside && !outside && count == 4294967295UL;
-    lines_close(&lines);
+    lines_close(lines);
   }
   return first_namespace && effective >> CAPABILITY_IPC_LOCK & 1;
 }

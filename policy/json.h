@@ -16,7 +16,7 @@ struct json {
   unsigned depth;
   bool comma; /* something stands before the next member */
   size_t used;
-  char buffer[4096];
+  char buffer[1024];
 };
 
 void json_open(struct json *, int fd);

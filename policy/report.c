@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -101,10 +102,13 @@ print_line(const char *format, va_list arguments) {
   if (end > sizeof line - 2)
     end = sizeof line - 2;
   line[end++] = '\n';
+  struct write_hold hold;
   ssize_t written;
+  write_hold(&hold);
   do
     written = write(STDERR_FILENO, line, end);
   while (written < 0 && errno == EINTR);
+  write_release(&hold);
 }
 
 void report_line(enum config_log least, const char *format, ...) {
@@ -405,15 +409,17 @@ void report_finish(const struct config *config) {
   if (idle() && !config->report)
     return;
   note_end(config);
-  char path[PATH_BYTES], shown[PATH_SHOWN + 4];
-  int error = 0;
-  if (config->report)
-    error = report_file_path(config->report, path, sizeof path) ? report_write(config, path)
-                                                                : ENAMETOOLONG;
+  char shown[PATH_SHOWN + 4];
+  char *path = config->report ? malloc(PATH_BYTES) : NULL; /* stacks may be small */
+  int error = config->report && !path ? ENOMEM : 0;
+  if (path)
+    error = report_file_path(config->report, path, PATH_BYTES) ? report_write(config, path)
+                                                               : ENAMETOOLONG;
   exit_line(config->report && !error ? path : NULL);
   if (error)
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
                 path_text(config->report, shown), strerror(error));
+  free(path);
 }

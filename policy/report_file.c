@@ -4,7 +4,6 @@
 #include "report_file.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -32,6 +31,31 @@ bool report_file_path(const char *setting, char *path, size_t path_bytes) {
   return true;
 }
 
+static const int write_signals[] = {SIGPIPE, SIGXFSZ};
+
+void write_hold(struct write_hold *hold) {
+  sigemptyset(&hold->signals);
+  for (size_t i = 0; i < 2; i++)
+    sigaddset(&hold->signals, write_signals[i]);
+  pthread_sigmask(SIG_BLOCK, &hold->signals, &hold->before);
+  sigpending(&hold->pending);
+}
+
+/* What was pending before is the program's and stays. */
+void write_release(const struct write_hold *hold) {
+  const struct timespec at_once = {0, 0};
+  const int error = errno;
+  for (size_t i = 0; i < 2; i++) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, write_signals[i]);
+    if (!sigismember(&hold->pending, write_signals[i]))
+      (void)sigtimedwait(&one, NULL, &at_once);
+  }
+  pthread_sigmask(SIG_SETMASK, &hold->before, NULL);
+  errno = error;
+}
+
 static int close_report(int fd, int error) {
   return close(fd) < 0 && !error ? errno : error;
 }
@@ -39,33 +63,24 @@ static int close_report(int fd, int error) {
 /* Beside the file under another name, then renamed: a reader sees the old report or the new one,
  * never half of one. */
 static int write_regular(const char *path, report_writer *writer, const void *context) {
-  char temporary[PATH_BYTES + 32];
-  snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid());
+  const size_t bytes = strlen(path) + 32;
+  char *temporary = malloc(bytes);
+  if (!temporary)
+    return ENOMEM;
+  snprintf(temporary, bytes, "%s.%d.tmp", path, (int)getpid());
   const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0)
-    return errno;
-  int error = close_report(fd, writer(fd, context));
+  int error = fd < 0 ? errno : close_report(fd, writer(fd, context));
   if (!error && rename(temporary, path) < 0)
     error = errno;
-  if (error)
+  if (error && fd >= 0)
     unlink(temporary);
+  free(temporary);
   return error;
 }
 
-/* A device, a FIFO or a socket is written as it is; `fd` is the way to it. A reader that went away
-   must not end the program with SIGPIPE. */
+/* A device, a FIFO or a socket is written as it is; `fd` is the way to it. */
 static int write_special(int fd, report_writer *writer, const void *context) {
-  const struct timespec at_once = {0, 0};
-  sigset_t pipe_signal, before, pending;
-  sigemptyset(&pipe_signal);
-  sigaddset(&pipe_signal, SIGPIPE);
-  sigpending(&pending);
-  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-  const int error = close_report(fd, writer(fd, context));
-  if (error == EPIPE && !sigismember(&pending, SIGPIPE))
-    (void)sigtimedwait(&pipe_signal, NULL, &at_once);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return error;
+  return close_report(fd, writer(fd, context));
 }
 
 /* statx, because glibc 2.28 has no symbol stat. */
@@ -85,8 +100,7 @@ static int same_as_output(const struct statx *file) {
 }
 
 /* What stands at the path is kept: only a regular file is replaced, behind links at their target. */
-int report_file_write(const char *path, report_writer *writer, const void *context) {
-  char target[PATH_MAX];
+static int put(const char *path, report_writer *writer, const void *context) {
   struct statx file, link;
   if (strlen(path) >= PATH_BYTES)
     return ENAMETOOLONG;
@@ -100,8 +114,12 @@ int report_file_write(const char *path, report_writer *writer, const void *conte
   int fd = same_as_output(&file);
   if (fd >= 0)
     return write_special(fd, writer, context);
-  if (S_ISREG(file.stx_mode))
-    return realpath(path, target) ? write_regular(target, writer, context) : errno;
+  if (S_ISREG(file.stx_mode)) {
+    char *target = realpath(path, NULL);
+    const int error = target ? write_regular(target, writer, context) : errno;
+    free(target);
+    return error;
+  }
   /* O_NONBLOCK: a FIFO that nobody reads is an error, not a wait. */
   fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0)
@@ -110,4 +128,12 @@ int report_file_write(const char *path, report_writer *writer, const void *conte
   if (flags >= 0)
     (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
   return write_special(fd, writer, context);
+}
+
+int report_file_write(const char *path, report_writer *writer, const void *context) {
+  struct write_hold hold;
+  write_hold(&hold);
+  const int error = put(path, writer, context);
+  write_release(&hold);
+  return error;
 }

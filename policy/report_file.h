@@ -2,8 +2,17 @@
    their target), a device, a FIFO and the program's own output are written as they are. Caller: report.c. */
 #ifndef OFFLOAD_REPORT_FILE_H
 #define OFFLOAD_REPORT_FILE_H
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+/* A write of ours must not end the program: not by SIGPIPE where a reader went away, nor by SIGXFSZ beyond the limit of a file's
+   size. Between the two calls such a signal is held back, and then dropped; errno says what happened. */
+struct write_hold {
+  sigset_t signals, before, pending;
+};
+void write_hold(struct write_hold *);
+void write_release(const struct write_hold *);
 
 /* Writes the report to `fd`; 0 or an errno. */
 typedef int report_writer(int fd, const void *context);

@@ -5,7 +5,8 @@ SHIM_SRC := $(filter-out shim/bench_%.c,$(wildcard shim/*.c))
 SHIM_OBJS := $(SHIM_SRC:%.c=$(B)/%.o)
 SHIM_HDR := $(wildcard shim/*.h shim/*.def policy/*.h policy/*.def adam/*.h) $(B)/gen/kernels_ptx.h
 # Thread-local storage is a few bytes: initial-exec spares the call, and with it the need for the loader (musl has another).
-SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS) -ftls-model=initial-exec
+# Frames are small, since the program's stacks may be.
+SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS) -ftls-model=initial-exec $(if $(SAN),,-Wframe-larger-than=5120)
 
 # dlsym is called before a sanitizer or the thread's canary is set up.
 $(B)/shim/dlsym.o $(B)/shim/elf.o: SHIM_CFLAGS := $(filter-out -fsanitize=%,$(SHIM_CFLAGS)) -fno-stack-protector

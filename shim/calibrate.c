@@ -35,6 +35,7 @@ struct bench {
       out[CALIBRATION_SETS]; /* before and after the program's kernel */
   struct lists work;
   float gradient[LIST_FLOATS];
+  unsigned char metadata[METADATA_BYTES_MOST];
   struct {
     struct slot_words words;
     float update[LIST_FLOATS];
@@ -129,10 +130,11 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
   const struct calibration_set *set = &run->sets[index];
   const struct family *family = &run->function->family;
   struct lists *in = &run->bench->in[index];
-  unsigned char metadata[METADATA_BYTES_MOST] = {0};
+  unsigned char *metadata = run->bench->metadata;
   const CUdeviceptr base = run->ring->calibration;
   const uintptr_t addresses[4] = {list_at(run, set, 0), list_at(run, set, 1), list_at(run, set, 2),
                                   list_at(run, set, 3)};
+  memset(metadata, 0, METADATA_BYTES_MOST);
   metadata_set_tensor(family, metadata, 0, addresses, set->elements, base + STEP_AT);
   metadata_set_block(family, metadata, 0, 0, 0);
   float *words = mirror(run, STEP_AT);

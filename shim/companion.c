@@ -54,7 +54,7 @@ static bool cut_short(const char *path) {
 
 static const struct adam_api *load(char *why, size_t why_bytes) {
   Dl_info info;
-  char path[4096];
+  static char path[4096]; /* one thread loads */
   if (!dladdr(file_name, &info) || !info.dli_fname) {
     snprintf(why, why_bytes, "this library does not know its own path, so not %s either",
              file_name);

@@ -220,7 +220,10 @@ struct started {
   struct elf_object *found;
   unsigned count;
   bool preloaded; /* still in front of this library, or at it */
-  struct elf_object objects[STARTED];
+  struct {
+    uintptr_t base;
+    const ElfW(Dyn) * dynamic;
+  } objects[STARTED]; /* on the program's stack, which may be small: nothing else of them */
 };
 
 static int is_started(struct dl_phdr_info *info, size_t size, void *data) {
@@ -232,16 +235,21 @@ static int is_started(struct dl_phdr_info *info, size_t size, void *data) {
   bool with_program = started->preloaded;
   started->preloaded = started->preloaded && object.dynamic != _DYNAMIC;
   const char *name = own_name(info, &object), *file = base_name(info->dlpi_name);
-  for (unsigned i = 0; !with_program && i < started->count; i++)
-    with_program = needs(&started->objects[i], name) || needs(&started->objects[i], file);
+  for (unsigned i = 0; !with_program && i < started->count; i++) {
+    const struct elf_object user = {.base = started->objects[i].base,
+                                    .dynamic = started->objects[i].dynamic};
+    with_program = needs(&user, name) || needs(&user, file);
+  }
   if (!with_program)
     return 0;
   if (same(name, started->file) || same(file, started->file)) {
     *started->found = object;
     return 1;
   }
-  if (started->count < STARTED)
-    started->objects[started->count++] = object;
+  if (started->count < STARTED) {
+    started->objects[started->count].base = object.base;
+    started->objects[started->count++].dynamic = object.dynamic;
+  }
   return 0;
 }
 

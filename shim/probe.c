@@ -287,8 +287,9 @@ static unsigned find_decay(const struct adam_api *api, const struct adam_candida
   struct adam_scalars scalars;
   api->scalars(candidate->generation, hyper, 1, 0, 0, &scalars);
   unsigned count = 0;
+  static struct probe tried, one, other; /* as below */
   for (unsigned batch = 0; batch < PROBE_BATCHES && count < PROBE_DECAY; batch++) {
-    struct probe tried = {.p = {0}}, one, other;
+    memset(&tried, 0, sizeof tried);
     const struct elements e = {tried.p, tried.g, tried.m, tried.v};
     for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
       element_decay(candidate->mode, hyper,
@@ -310,7 +311,7 @@ static unsigned find_decay(const struct adam_api *api, const struct adam_candida
 unsigned probe_make(const struct adam_api *api, const struct adam_candidate *candidate,
                     const struct adam_hyper *hyper, bool lr_known, struct probe *probe) {
   struct numbers n = {0xd1342543de82ef95u};
-  struct probe decaying;
+  static struct probe decaying; /* the program's stack may be small, and one thread steps */
   const bool decays = candidate->decay != ADAM_DECAY_NONE;
   unsigned found = 0, used = 0;
   if (decays && (lr_known || candidate->mode == ADAM_L2))

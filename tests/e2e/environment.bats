@@ -296,6 +296,27 @@ three_files() {
   done
 }
 
+@test "a reader of standard error that went away ends nothing" {
+  plain default --steps "$STEPS"
+  offloaded_status=0
+  mkfifo nobody
+  exec 8<>nobody
+  exec 9>nobody 8>&-
+  OFFLOAD_LOG=verbose OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json LD_PRELOAD=$LIBOFFLOAD "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" \
+    --steps "$STEPS" --json with.json >with.out 2>&9 || offloaded_status=$?
+  moved_and_same
+}
+
+@test "a limit on the size of files ends nothing, and one line says that the report could not be written" {
+  local status=0
+  (ulimit -f 0 && OFFLOAD_MODE=observe OFFLOAD_REPORT=$PWD/report.json LD_PRELOAD=$LIBOFFLOAD GPUSIM_POISON=0 "$SIM" "$CHARLM" "$TEXT" \
+    "${SMALL[@]}" --steps "$STEPS") 2>&1 >/dev/null | cat >with.err || status=$?
+  cat with.err
+  [ "$status" -eq 0 ]
+  [ "$(grep -c 'OFFLOAD_REPORT=.* could not be written (File too large)' with.err)" -eq 1 ]
+  [ -z "$(ls report.json*)" ]
+}
+
 @test "a file that got the number of a closed standard error gets no line of ours" {
   three_files "$PROGRAMS/files"
 }

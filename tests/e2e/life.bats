@@ -224,6 +224,10 @@ loaders() {
   done
 }
 
+@test "a thread with a stack of 24 KiB starts CUDA, trains and ends the process" {
+  each_mode threads small-stack
+}
+
 @test "signals that interrupt every wait change nothing" {
   each_mode threads interrupted
   grep -q '^interrupted$' with.out

@@ -46,8 +46,8 @@ static bool find_piece(uint64_t from, size_t bytes, uint64_t *offset) {
 }
 
 static bool fill(int fd, uint64_t offset, size_t bytes) {
-  unsigned char pattern[1 << 16];
-  memset(pattern, GPUSIM_POISON_BYTE, sizeof pattern);
+  /* The program's stack may be small. */
+  static const unsigned char pattern[1 << 16] = {[0 ...(1 << 16) - 1] = GPUSIM_POISON_BYTE};
   while (bytes > 0) {
     size_t part = bytes < sizeof pattern ? bytes : sizeof pattern;
     ssize_t done = pwrite(fd, pattern, part, (off_t)offset);

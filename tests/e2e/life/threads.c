@@ -100,8 +100,35 @@ static void exit_beside(const char *unused) {
   exit(7);
 }
 
+/* ---- small stacks ---- */
+
+/* Ends the process, so that what is written at exit is written from here, too. */
+static void *train_and_exit(void *unused) {
+  struct trainer own;
+  (void)unused;
+  start(0);
+  CU(trainer_open(&own, kernel_path, 3));
+  CU(trainer_steps(&own, 8));
+  print_hash("training", &own);
+  exit(0);
+}
+
+/* Half as much again as the training needs alone, on the simulated driver. */
+static void small_stack(const char *unused) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  (void)unused;
+  CHECK(!pthread_attr_init(&attributes));
+  CHECK(!pthread_attr_setstacksize(&attributes, 24 << 10));
+  CHECK(!pthread_create(&thread, &attributes, train_and_exit, NULL));
+  CHECK(!pthread_join(thread, NULL));
+}
+
 int main(int count, char **list) {
-  static const struct word words[] = {
-      {"cancel", cancel}, {"interrupted", interrupted}, {"exit-beside", exit_beside}, {NULL, NULL}};
+  static const struct word words[] = {{"cancel", cancel},
+                                      {"interrupted", interrupted},
+                                      {"exit-beside", exit_beside},
+                                      {"small-stack", small_stack},
+                                      {NULL, NULL}};
   return run_word(count, list, words);
 }
