@@ -30,12 +30,11 @@ static struct {
   pthread_mutex_t reasons; /* report.reasons and reason_count */
   /* What descriptor 2 was when we first looked; written once, by one thread. */
   _Atomic enum { STDERR_UNSEEN, STDERR_CLOSED, STDERR_OPEN } stderr_seen;
-  struct statx stderr_file;
+  struct stat stderr_file;
 } state = {.reasons = PTHREAD_MUTEX_INITIALIZER};
 
-/* statx, because glibc 2.28 has no symbol fstat. */
-static bool look_at_stderr(struct statx *file) {
-  return statx(STDERR_FILENO, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO, file) == 0;
+static bool look_at_stderr(struct stat *file) {
+  return file_look(STDERR_FILENO, "", AT_EMPTY_PATH, file);
 }
 
 /* Whoever is started with descriptor 2 closed gets it for the next file it opens. What a program
@@ -53,14 +52,12 @@ void report_see_stderr(void) {
 /* Whether descriptor 2 is standard error still and not a file of the program's: what it was at
    first, or what logs are redirected to later. */
 static bool stderr_is_ours(void) {
-  const struct statx *seen = &state.stderr_file;
-  struct statx now;
+  const struct stat *seen = &state.stderr_file;
+  struct stat now;
   if (atomic_load_explicit(&state.stderr_seen, memory_order_acquire) != STDERR_OPEN ||
       !look_at_stderr(&now))
     return false;
-  return (now.stx_ino == seen->stx_ino && now.stx_dev_major == seen->stx_dev_major &&
-          now.stx_dev_minor == seen->stx_dev_minor) ||
-         S_ISCHR(now.stx_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_APPEND;
+  return file_same(&now, seen) || S_ISCHR(now.st_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_APPEND;
 }
 
 void report_configure(const struct config *config) {

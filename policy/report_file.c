@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,38 +83,41 @@ static int write_special(int fd, report_writer *writer, const void *context) {
   return close_report(fd, writer(fd, context));
 }
 
-/* statx, because glibc 2.28 has no symbol stat. */
-static bool look(int directory, const char *path, int flags, struct statx *file) {
-  return statx(directory, path, flags, STATX_TYPE | STATX_INO, file) == 0;
+/* The kernel's structure is the C library's on both machines. */
+bool file_look(int directory, const char *path, int flags, struct stat *file) {
+  return syscall(SYS_newfstatat, directory, path, file, flags) == 0;
+}
+
+bool file_same(const struct stat *one, const struct stat *other) {
+  return one->st_ino == other->st_ino && one->st_dev == other->st_dev;
 }
 
 /* Where the program's own output goes (OFFLOAD_REPORT=/dev/stdout) the report is added to it. */
-static int same_as_output(const struct statx *file) {
+static int same_as_output(const struct stat *file) {
   static const int outputs[] = {STDOUT_FILENO, STDERR_FILENO};
-  struct statx output;
+  struct stat output;
   for (size_t i = 0; i < 2; i++)
-    if (look(outputs[i], "", AT_EMPTY_PATH, &output) && output.stx_ino == file->stx_ino &&
-        output.stx_dev_major == file->stx_dev_major && output.stx_dev_minor == file->stx_dev_minor)
+    if (file_look(outputs[i], "", AT_EMPTY_PATH, &output) && file_same(&output, file))
       return fcntl(outputs[i], F_DUPFD_CLOEXEC, 0);
   return -1;
 }
 
 /* What stands at the path is kept: only a regular file is replaced, behind links at their target. */
 static int put(const char *path, report_writer *writer, const void *context) {
-  struct statx file, link;
+  struct stat file, link;
   if (strlen(path) >= PATH_BYTES)
     return ENAMETOOLONG;
-  if (!look(AT_FDCWD, path, 0, &file)) {
+  if (!file_look(AT_FDCWD, path, 0, &file)) {
     if (errno != ENOENT)
       return errno;
-    if (look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &link))
+    if (file_look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &link))
       return ENOENT; /* a link that leads nowhere */
     return write_regular(path, writer, context);
   }
   int fd = same_as_output(&file);
   if (fd >= 0)
     return write_special(fd, writer, context);
-  if (S_ISREG(file.stx_mode)) {
+  if (S_ISREG(file.st_mode)) {
     char *target = realpath(path, NULL);
     const int error = target ? write_regular(target, writer, context) : errno;
     free(target);

@@ -5,6 +5,11 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/stat.h>
+
+/* fstatat, which glibc 2.28 has under another name only. Old containers refuse statx. */
+bool file_look(int directory, const char *path, int flags, struct stat *);
+bool file_same(const struct stat *, const struct stat *);
 
 /* A write of ours must not end the program: not by SIGPIPE where a reader went away, nor by SIGXFSZ beyond the limit of a file's
    size. Between the two calls such a signal is held back, and then dropped; errno says what happened. */

@@ -317,6 +317,16 @@ three_files() {
   [ -z "$(ls report.json*)" ]
 }
 
+@test "a container that refuses statx gets lines and a report" {
+  plain default --steps "$STEPS"
+  offloaded_status=0
+  OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json LD_PRELOAD=$LIBOFFLOAD "$PROGRAMS/denied" statx "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" \
+    --steps "$STEPS" --json with.json >with.out 2>with.err || offloaded_status=$?
+  [ "$offloaded_status" -ne 77 ] || skip "no system call may be filtered here"
+  moved_and_same
+  grep -q '^liboffload: .* of optimizer state was on the host, .*; report in ' with.err
+}
+
 @test "a file that got the number of a closed standard error gets no line of ours" {
   three_files "$PROGRAMS/files"
 }

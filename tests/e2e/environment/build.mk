@@ -9,10 +9,13 @@ $(ENV_OUT)/secure.o: $(ENV)/secure.c
 $(ENV_OUT)/close_on_exec $(ENV_OUT)/redirect: $(ENV_OUT)/%: $(ENV)/%.c $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(ENV_FLAGS) $< -L$(B)/gpusim -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+$(ENV_OUT)/denied: $(ENV)/denied.c
+	@mkdir -p $(@D)
+	$(CC) $(ENV_FLAGS) $< -o $@
 $(ENV_OUT)/files: $(ENV)/files.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CHARLM_ARCH) -cudart shared -o $@ $<
 $(ENV_OUT)/liblong_value.so: $(ENV)/long_value.c
 	@mkdir -p $(@D)
 	$(CC) $(ENV_FLAGS) -fPIC -shared $< -o $@
-test-programs: $(ENV_OUT)/secure.o $(ENV_OUT)/close_on_exec $(ENV_OUT)/redirect $(ENV_OUT)/files $(ENV_OUT)/liblong_value.so
+test-programs: $(ENV_OUT)/secure.o $(ENV_OUT)/close_on_exec $(ENV_OUT)/redirect $(ENV_OUT)/denied $(ENV_OUT)/files $(ENV_OUT)/liblong_value.so
