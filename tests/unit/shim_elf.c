@@ -38,7 +38,7 @@ static bool map_file(const char *path, struct elf_object *object) {
 }
 
 int main(void) {
-  struct elf_object loaded, mapped;
+  struct elf_object loaded = {0}, mapped = {0};
   void *unwinder = dlopen("libgcc_s.so.1", RTLD_NOW);
   Dl_info found;
   tap_ok(unwinder && elf_object_named("libgcc_s.so.1", &loaded),
@@ -55,7 +55,7 @@ int main(void) {
   /* The last of its calls but one is still as it is in the file. */
   const ElfW(Rela) *slots = NULL;
   size_t count = 0;
-  for (const ElfW(Dyn) *entry = mapped.dynamic; entry->d_tag != DT_NULL; entry++)
+  for (const ElfW(Dyn) *entry = mapped.dynamic; entry && entry->d_tag != DT_NULL; entry++)
     if (entry->d_tag == DT_JMPREL)
       slots = (const void *)(mapped.base + entry->d_un.d_ptr);
     else if (entry->d_tag == DT_PLTRELSZ)
