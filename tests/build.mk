@@ -17,7 +17,7 @@ test-programs: all $$(UNIT_TESTS)
 TEST_NEEDS = test-programs
 define run_tests
 	@status=0; $(MAKE) --no-print-directory -k -j2 $(TEST_NEEDS) >$(B)/test-build.log 2>&1 || status=$$?; \
-	  if [ $$status -ne 0 ]; then grep -E 'error|Error|warning' $(B)/test-build.log | head -n 40; fi; \
+	  if [ $$status -ne 0 ]; then grep -E 'error|Error|ERROR|warning|^pytorch: ' $(B)/test-build.log | head -n 40; fi; \
 	  $(TAP) --build-status $$status
 endef
 
@@ -57,9 +57,15 @@ sanitized: $$(UNIT_TESTS) $$(TEST_FIXTURES) $(B)/liboffload.so $(B)/liboffload-a
 sanitized-unit:
 	@TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=0 $(TAP) $(UNIT_TESTS)
 
-## test-long: all tests with more seeds, every mutant, and the static checks
+## test-releases: the tests of PyTorch with 2.11.0 and with the newest release on the index (deps/pytorch_releases.txt)
+.PHONY: test-releases
+test-releases: deps all
+	OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/pytorch/releases.py
+
+## test-long: all tests with more seeds, other releases of PyTorch, every mutant, and the static checks
 .PHONY: test-long
 test-long:
 	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-releases
 	$(MAKE) --no-print-directory test-mutants
 	$(MAKE) --no-print-directory check

@@ -113,6 +113,19 @@ def environment(release):
     return place
 
 
+def newest():
+    """The newest release on the index that has a wheel for this Python."""
+    done = subprocess.run([sys.executable, "-m", "pip", "index", "versions", "torch", "--only-binary", ":all:", "--no-input",
+                           "--disable-pip-version-check", "--timeout", "60", "--retries", "3"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    found = re.match(r"torch \((\d+\.\d+\.\d+)\)", done.stdout)
+    if done.returncode or not found:
+        print("\n".join((done.stdout + done.stderr).splitlines()[-4:]), file=sys.stderr)
+        fail("the index doesn't say which release of torch is the newest",
+             "try again once there is a network, or name a release: make pytorch TORCH=2.11.0")
+    return found[1]
+
+
 def link(place, name):
     """Makes `name` point at the environment, and writes NAME.path when that changes: make goes by its time."""
     path = pathlib.Path(f"{name}.path")
@@ -129,7 +142,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--release", default="", help="of PyTorch; default: the one in deps/pytorch.txt")
     parser.add_argument("--link", help="symbolic link to make")
+    parser.add_argument("--newest", action="store_true", help="print the newest release on the index and build nothing")
     arguments = parser.parse_args()
+    if arguments.newest:
+        print(newest())
+        return
     place = environment(arguments.release)
     if arguments.link:
         link(place, arguments.link)

@@ -22,9 +22,10 @@ RUN = HERE.parent.parent / "integration" / "pytorch" / "run"
 ALL_MODES = ("cpu", "stream", "direct")
 
 registered = []
+RELEASE = tuple(int(part) for part in torch.__version__.partition("+")[0].split(".")[:2])
 
 
-def case(*families, modes="cpu stream", moves=True, environment=None, offload=None):
+def case(*families, modes="cpu stream", moves=True, environment=None, offload=None, since=(2, 0)):
     """Registers a case. Its docstring is the name of the test.
 
     families     rows of the report ("AdamW fp32") each of which must have been carried out in the mode under test
@@ -32,6 +33,7 @@ def case(*families, modes="cpu stream", moves=True, environment=None, offload=No
     moves        False: no state may move
     environment  variables for the processes without and with the library
     offload      variables for the process with the library alone
+    since        the first release of PyTorch that has what the case is about; with older ones there is no such case
     """
     def register(function):
         asked = modes.split()
@@ -42,6 +44,8 @@ def case(*families, modes="cpu stream", moves=True, environment=None, offload=No
             raise ValueError(f"{function.__name__} has no docstring: it is the name of the test")
         if moves and not families:
             raise ValueError(f"{function.__name__} names no family whose state moves")
+        if RELEASE < since:
+            return function
         registered.append((function, {
             "name": function.__name__, "sentence": " ".join(function.__doc__.split()), "families": families,
             "modes": asked, "moves": moves, "environment": environment or {}, "offload": offload or {}}))

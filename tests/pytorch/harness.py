@@ -48,6 +48,7 @@ class Server:
         if preload:
             mine["LD_PRELOAD"] = str(LIBRARY)
         self.folder = folder
+        self.listed = None
         self.log = folder / "log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([RUN, HERE / "child.py", cases_file, folder], stdin=subprocess.PIPE,
@@ -55,6 +56,7 @@ class Server:
 
     def run(self, environment, mode, names):
         """Runs cases in a process of their own."""
+        self.cases()
         folder = self.folder / f"run{len(os.listdir(self.folder))}"
         folder.mkdir()
         environment = {**environment, "GPUSIM_REPORT": str(folder / "simulator.json")}
@@ -72,8 +74,10 @@ class Server:
 
     def cases(self):
         """The cases of the file; none when it can't be loaded."""
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else []
+        if self.listed is None:  # the first line that it prints
+            line = self.process.stdout.readline()
+            self.listed = json.loads(line) if line else []
+        return self.listed
 
     def close(self):
         self.process.stdin.close()
@@ -240,13 +244,18 @@ def distinct(things):
     return [thing for i, thing in enumerate(things) if thing not in things[:i]]
 
 
+def at_import(environment):
+    """The variables that PyTorch reads when it is imported; all others may come when that is done."""
+    return {name: value for name, value in environment.items() if name.startswith("PYTORCH_")}
+
+
 def run_group(tap, name, cases, plain, server, offload):
     """Cases that can share a process: one per mode that any of them asks for."""
     for mode in MODES:
         wanted = [case for case in cases if mode in case["modes"]]
         if not wanted:
             continue
-        run = server.run(offload, mode, [case["name"] for case in wanted])
+        run = server.run({**cases[0]["environment"], **offload}, mode, [case["name"] for case in wanted])
         for case in wanted:
             problems = judge(case, mode, plain, run)
             tap.result(f"{case['sentence']} ({mode})", problems, () if problems else figures(case, mode, run))
@@ -257,7 +266,7 @@ def run_group(tap, name, cases, plain, server, offload):
 
 
 def run_file(cases_file, only, folder):
-    """Processes are shared by cases that ask for the same variables."""
+    """Processes are shared by cases that ask for the same variables, the import of PyTorch by all that can."""
     tap = Tap()
     servers = {}
 
@@ -269,18 +278,14 @@ def run_file(cases_file, only, folder):
 
     try:
         first = [server({}, False), server({}, True)]
-        listed = [one.cases() for one in first]
-        cases = [case for case in listed[0] if only in ("", case["name"])]
-        if not cases or not listed[1]:
+        cases = [case for case in first[0].cases() if only in ("", case["name"])]
+        if not cases or not first[1].cases():
             problem = f"it has no case{only and ' ' + only}, or can't be loaded:"
             tap.result(f"{cases_file.stem} has cases and can be loaded", [problem, *tail(first[0].log), *tail(first[1].log)])
         for environment in distinct([case["environment"] for case in cases]):
             mine = [case for case in cases if case["environment"] == environment]
-            both = [server(environment, False), server(environment, True)]
-            if environment:
-                for one in both:
-                    one.cases()
-            plain = both[0].run({}, None, [case["name"] for case in mine])
+            both = [server(at_import(environment), preload) for preload in (False, True)]
+            plain = both[0].run(environment, None, [case["name"] for case in mine])
             for offload in distinct([case["offload"] for case in mine]):
                 run_group(tap, cases_file.stem, [case for case in mine if case["offload"] == offload], plain, both[1], offload)
     finally:

@@ -125,7 +125,7 @@ def every_format(t):
     in_turns(t, start)
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="stream")
 def train_gpt(t):
     """train_gpt.py: saved with, resumed without, saved without, resumed with"""
     def start(number, library):
@@ -140,7 +140,7 @@ def train_gpt(t):
     in_turns(t, start)
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="cpu")
 def finetune_hf(t):
     """finetune_hf.py by Hugging Face's Trainer: saved with, resumed without, saved without, resumed with"""
     def start(number, library):

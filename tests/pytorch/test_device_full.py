@@ -27,13 +27,22 @@ def without_figures(text):
     return re.sub(r"[\d.]+ ([KMG]iB|bytes)", "N bytes", text)
 
 
+alone = {}  # what the script came to without the library, in this process
+
+
 def train_gpt(t):
+    if t.delta() is None and alone:  # it has been run for another case: the same program on the same device
+        t.record("steps", alone["steps"])
+        t.record("checkpoint", alone["checkpoint"])
+        return
     output = t.run(SCRIPT, *GPT)
     steps = re.findall(r"step +\d+  (loss \S+  norm \S+)  lr \S+", output)
     if len(steps) != STEPS:
         raise AssertionError(f"the script was to print {STEPS} steps:\n{output}")
     t.record("steps", str(steps).encode())
     t.record_file("checkpoint", t.folder / "gpt.pt")
+    if t.delta() is None:
+        alone.update(steps=str(steps).encode(), checkpoint=(t.folder / "gpt.pt").read_bytes())
 
 
 @case(modes="stream", moves=False, environment={**WORKSPACE, **SMALL}, offload={"OFFLOAD_OVERFLOW": "0"})

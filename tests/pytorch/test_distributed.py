@@ -70,7 +70,7 @@ def on_ddp(t):
         record(t, model, optimizer)
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="stream")
 def ddp(t):
     """DDP on two ranks, accumulation with no_sync and clipping"""
     t.ranks(2, on_ddp)
@@ -153,7 +153,7 @@ def on_zero(t):
         t.record_state("optimizer", optimizer.optim.state_dict())
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="cpu")
 def zero(t):
     """ZeroRedundancyOptimizer on two ranks, its state consolidated half-way"""
     t.ranks(2, on_zero)

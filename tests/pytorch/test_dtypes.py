@@ -62,7 +62,7 @@ def with_bf16_moments(model, optimizer, names):
             optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
 
 
-@case("AdamW fp32/bf16 state", modes="stream direct")
+@case("AdamW fp32/bf16 state", modes="stream direct", since=(2, 13))
 def bf16_moments(t):
     """bf16 moments of fp32 parameters train the same"""
     model = mlp()
@@ -72,7 +72,7 @@ def bf16_moments(t):
     record(t, model, optimizer)
 
 
-@case("AdamW amsgrad fp32/bf16 state", modes="stream direct")
+@case("AdamW amsgrad fp32/bf16 state", modes="stream direct", since=(2, 13))
 def bf16_moments_amsgrad(t):
     """bf16 moments of fp32 parameters train the same with amsgrad"""
     model = mlp()

@@ -1,8 +1,12 @@
 #!/usr/bin/env -S python3 tests/pytorch/harness.py
-"""The 20 fused kernels of a release, each by itself: every type, Adam and AdamW, with and without amsgrad, with moments in bf16.
-What they compute is compared after steps in which decay, the learning rate, a pointer to it and the direction change."""
+"""The fused kernels of a release, each by itself: every type, Adam and AdamW, with and without amsgrad, and from 2.13 on with
+moments in bf16: 16 kernels before, 20 since. What they compute is compared after steps in which decay, the learning rate, a pointer to it and the direction change."""
+import os
+import pathlib
+import re
+
 import torch
-from cases import case
+from cases import RELEASE, case
 
 TYPES = {"fp32": torch.float32, "fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16,
          "fp32/bf16 state": torch.float32}
@@ -53,10 +57,31 @@ def register(kind, type_name, amsgrad):
         steps(t, kind, type_name, amsgrad)
     kernel.__name__ = family.lower().replace(" ", "_").replace("/", "_with_")
     kernel.__doc__ = f"{family}: its state moves, and every bit stays the same"
-    case(family, modes="stream direct")(kernel)
+    since = (2, 13) if "/" in type_name else (2, 0)
+    case(family, modes="stream direct", since=since)(kernel)
+    return [family] if RELEASE >= since else []
 
 
-for kind in (torch.optim.Adam, torch.optim.AdamW):
-    for type_name in TYPES:
-        for amsgrad in (False, True):
-            register(kind, type_name, amsgrad)
+FAMILIES = sorted(family for kind in (torch.optim.Adam, torch.optim.AdamW) for type_name in TYPES for amsgrad in (False, True)
+                  for family in register(kind, type_name, amsgrad))
+
+# As they are written in the kernels' names.
+NAMES = re.compile(r"FusedAdamMathFunctor(MP)?I(d|f|N3c104Half|N3c108BFloat16)\w*Li([45])ELNS0_9ADAM_MODEE([01])ELb([01])E")
+MANGLED = {"d": "fp64", "f": "fp32", "N3c104Half": "fp16", "N3c108BFloat16": "bf16"}
+
+
+@case(modes="stream", moves=False)
+def names(t):
+    """by their names the release's fused kernels are these, each once, and no other"""
+    entries = [name for file in os.environ["GPUSIM_PTX"].split(":")
+               for name in re.findall(r"\.entry (\w*FusedAdamMathFunctor\w*)", pathlib.Path(file).read_text(encoding="utf-8"))]
+    found = []
+    for entry in entries:
+        moments, dtype, tensors, mode, largest = NAMES.search(entry).groups()
+        if (tensors == "5") != (largest == "1"):
+            raise AssertionError(f"{entry} has {tensors} lists of tensors")
+        found.append(f"{'AdamW' if mode == '1' else 'Adam'}{' amsgrad' if largest == '1' else ''} {MANGLED[dtype]}"
+                     f"{'/bf16 state' if moments else ''}")
+    if sorted(found) != FAMILIES or len(FAMILIES) != (20 if RELEASE >= (2, 13) else 16):
+        raise AssertionError(f"the release has {sorted(found)}, there are cases of {FAMILIES}")
+    t.record("kernels", "\n".join(sorted(found)).encode())

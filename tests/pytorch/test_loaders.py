@@ -13,7 +13,7 @@ def trained(t, start):
     t.check("the report is the parent's: all of its steps", lambda delta: delta["totals"]["steps"] == 12)
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="stream")
 def forked(t):
     """training with forked DataLoader workers"""
     trained(t, "fork")

@@ -23,13 +23,13 @@ def trained(t, *arguments):
     t.record_file("checkpoint", t.folder / "gpt.pt")
 
 
-@case("AdamW fp32", modes="cpu stream direct")
+@case("AdamW fp32", modes="cpu direct")
 def gpt_fp32(t):
     """train_gpt.py in fp32"""
     trained(t)
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="stream")
 def gpt_bf16(t):
     """train_gpt.py under bf16 autocast, two batches a step"""
     trained(t, "--dtype", "bfloat16", "--accumulate", 2)
@@ -61,13 +61,13 @@ def finetuned(t, model, *arguments):
     t.record_file("optimizer", t.folder / "out" / "checkpoint-5" / "optimizer.pt")
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="cpu")
 def gpt2_finetuned(t):
     """finetune_hf.py: GPT-2 by Hugging Face's Trainer with its default optimizer"""
     finetuned(t, "gpt2")
 
 
-@case("AdamW fp32", modes="cpu stream")
+@case("AdamW fp32", modes="stream")
 def llama_finetuned(t):
     """finetune_hf.py: Llama by Hugging Face's Trainer under bf16 autocast"""
     finetuned(t, "llama", "--bf16")

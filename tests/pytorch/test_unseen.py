@@ -3,7 +3,7 @@
 files, write the same, and start the same processes and threads; no file of the library's appears, though OFFLOAD_REPORT asks
 for one.
 
-A program is run four times: without and with, plainly for what it prints, and under strace for what it does."""
+A program is run twice, without and with, under strace, which leaves alone what it prints."""
 import os
 import pathlib
 import re
@@ -90,33 +90,26 @@ def steady(text):
     return text
 
 
-def printed(program, folder, preload):
-    done = subprocess.run(program.command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, check=False,
-                          env=environment_of(program, folder, preload), timeout=250)
-    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}
-
-
-def calls(program, folder, preload):
-    """What it asks of the system, each once: with another schedule a thread may look for a file that another one has found."""
+def run(program, folder, preload):
+    """What it prints, and what it asks of the system, each once: with another schedule a thread may look for a file that
+    another one has found."""
     traces = folder / "traces"
     traces.mkdir()
     # Given to the traced program alone: the tracer is not to be under the preload.
     changes = {name: value for name, value in environment_of(program, folder, preload).items() if name == "LD_PRELOAD"}
     command = ["strace", "-ff", "-qq", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none", "-o", traces / "t",
                *(word for name, value in changes.items() for word in ("-E", f"{name}={value}")), *program.command]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                          cwd=folder, env=environment_of(program, folder, False), check=False, timeout=280)
-    found = set()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
+                          env=environment_of(program, folder, False), check=False, timeout=280)
+    calls = set()
     for trace in traces.iterdir():
         for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
             if not LOADING.search(line):
                 for pattern, replacement in CHANCE:
                     line = re.sub(pattern, replacement, line)
-                found.add(line)
+                calls.add(line)
     shutil.rmtree(traces)
-    if not found:
-        return {f"strace traced nothing: {done.stderr[-300:]}"}
-    return found
+    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}, calls
 
 
 def first_difference(one, other):
@@ -129,12 +122,13 @@ def first_difference(one, other):
 def judge(program, folder):
     """Sentences that say what differs; and what the program did, for the reader."""
     (folder / "test_collected.py").write_text(COLLECTED, encoding="utf-8")
-    without, with_it = (printed(program, folder, preload) for preload in (False, True))
+    (without, plain), (with_it, preloaded) = (run(program, folder, preload) for preload in (False, True))
     problems = [f"{name}: {first_difference(str(without[name]), str(with_it[name]))}"
                 for name in without if without[name] != with_it[name]]
     if without["status"] or program.expected not in without["standard output"]:
         problems.append(f"without the library it was to print {program.expected!r} and did not: {without}")
-    plain, preloaded = (calls(program, folder, preload) for preload in (False, True))
+    if not plain or not preloaded:
+        problems.append(f"strace traced nothing: {without} {with_it}")
     problems += [f"without the library only: {line}" for line in sorted(plain - preloaded)[:harness.PRINTED_LINES]]
     problems += [f"with the library only: {line}" for line in sorted(preloaded - plain)[:harness.PRINTED_LINES]]
     left = sorted(path.name for path in folder.iterdir() if path.name != "test_collected.py")
