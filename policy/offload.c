@@ -61,7 +61,7 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...) {
 
 static void print_variables(void) {
   for (size_t i = 0; i < VARIABLES; i++)
-    printf("  OFFLOAD_%-16s %-8s %s\n", variables[i].name,
+    printf("  OFFLOAD_%-18s %-8s %s\n", variables[i].name,
            *variables[i].initial ? variables[i].initial : "-", variables[i].help);
 }
 

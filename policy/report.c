@@ -260,6 +260,10 @@ static void note_end(const struct config *config) {
                   "captured, and left to the program's kernel: keep the optimizer's step out of "
                   "the graph (PyTorch: capturable=False, step() after replay())",
                   size_text(total(&t->captured_state_bytes), largest));
+  else if (config->mode == MODE_PRESSURE && total(&t->steps) && total(&t->ranges) &&
+           !total(&t->moved_bytes_peak) && !total(&t->refused_out_of_memory))
+    report_reason("OFFLOAD_MODE=pressure: the device never ran short; OFFLOAD_MODE=full moves "
+                  "state without waiting for that");
   else if (!total(&t->steps))
     report_reason("no fused Adam step was recognised; PyTorch: fused=True");
 }

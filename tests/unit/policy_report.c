@@ -276,6 +276,17 @@ static void test_end_reasons(void) {
   report_add(steps, 2);
   finish();
   tap_ok(!report.reason_count, "neither when there were ranges");
+  config.mode = MODE_PRESSURE;
+  finish();
+  tap_ok(report.reason_count == 1 && strstr(report.reasons[0], "OFFLOAD_MODE=pressure: the device"),
+         "with OFFLOAD_MODE=pressure on a device that never ran short: a reason that says so");
+  report_reset();
+  report_add(ranges, 1);
+  report_add(steps, 2);
+  report_moved(1 << 20);
+  finish();
+  tap_ok(!report.reason_count, "but not when state moved");
+  config.mode = MODE_FULL;
 }
 
 static void test_exit_line(void) {
