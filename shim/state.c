@@ -300,6 +300,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
         plan_piece(view.ranges[i], k, mode);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
+    if (mode == MODE_FULL && !to_host.count && !home.count)
+      outside_tell_shared(view.ranges, view.range_count);
     if (mode == MODE_OBSERVE) {
       say_observed(&view, pace->step);
     } else {
