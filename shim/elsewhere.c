@@ -1,9 +1,10 @@
-/* Telling by what call memory that isn't ours was made (elsewhere.h). Asked of the driver once per kind:
+/* State that stays because of where it lies (elsewhere.h). By what call memory that isn't ours was made is asked of the driver once per kind:
    memory of cuMemCreate has a handle to retain, memory of cuMemAllocAsync has a pool, managed memory
    says so; what is none of these came by cuMemAlloc, and other reasons say why it stayed native. */
 #include "elsewhere.h"
 #include "../policy/report.h"
 #include "driver.h"
+#include "range.h"
 
 enum kind { KIND_PLAIN, KIND_VIRTUAL, KIND_POOL, KIND_MANAGED, KINDS };
 
@@ -58,4 +59,34 @@ void elsewhere_note(const struct moment *moments, size_t count) {
     report_reason("%zu bytes of optimizer state lie in a memory pool (cudaMallocAsync) and stay "
                   "there (PyTorch: take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF)",
                   bytes[KIND_POOL]);
+}
+
+/* Told again when it has become twice as much: a part of a model that joined later. */
+void elsewhere_note_shared(struct range *const *ranges, size_t count) {
+  static size_t told;
+  size_t shared = 0, all = 0, piece_bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    const bool movable = !atomic_load(&ranges[i]->immovable) &&
+                         !atomic_load(&ranges[i]->streams_lost) &&
+                         !atomic_load(&ranges[i]->graph_holds);
+    for (uint32_t k = 0; k < ranges[i]->piece_count; k++) {
+      const struct piece *piece = &ranges[i]->pieces[k];
+      const bool whole = piece->covered_bytes == census_whole(ranges[i], k);
+      all += piece->named_bytes;
+      if (!movable || piece->tier != PIECE_DEVICE || !piece->named_bytes)
+        continue;
+      if (whole && piece->streak < piece->streak_needed)
+        return; /* it is about to move */
+      /* One that is whole stays for its partner's sake. */
+      shared += piece->named_bytes;
+      piece_bytes = ranges[i]->piece_bytes;
+    }
+  }
+  if (!shared || shared < all / 8 || shared / 2 < told)
+    return;
+  told = shared;
+  report_reason(
+      "%zu of %zu bytes of optimizer state stay on the device: they share pieces of %zu bytes "
+      "with other memory; state of tensors of several pieces moves",
+      shared, all, piece_bytes);
 }

@@ -6,4 +6,8 @@
 
 /* The moments of the last step, those outside every range among them. */
 void elsewhere_note(const struct moment *moments, size_t count);
+
+/* Looks at the pieces of a step at whose beginning none moved: tells of state that shares its pieces with other memory, when it
+   is at least an eighth of all. Under the enqueue lock, after the plan. */
+void elsewhere_note_shared(struct range *const *, size_t count);
 #endif

@@ -325,6 +325,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     say_held(&view);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
+    if (mode == MODE_FULL && !to_host.count && !home.count)
+      elsewhere_note_shared(view.ranges, view.range_count);
     if (mode == MODE_OBSERVE) {
       say_observed(&view, pace->step);
     } else {

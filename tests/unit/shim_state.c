@@ -99,6 +99,38 @@ static const char *union_of_small(void) {
   return NULL;
 }
 
+/* Three small pairs share a piece with a parameter, in a range of their own, beside a pair that moves. */
+static const char *small_stay(size_t other_bytes, bool told) {
+  uintptr_t base = filled(PIECE, 1);
+  struct pair pairs[4];
+  for (size_t i = 0; i < 3; i++)
+    pairs[i] = (struct pair){base + i * 16384, base + i * 16384 + 8192, 8192};
+  pairs[3] = other_bytes ? make_pair(other_bytes, 2) : (struct pair){0};
+  const size_t count = other_bytes ? 4 : 3;
+  for (size_t step = 0; step < 4; step++)
+    CHECK(!names(pairs, count, NULL));
+  CHECK(pieces_on_host(base) == 0 && holds(base, PIECE, 1));
+  CHECK(other_bytes == 0 || on_host(&pairs[3]) == 2 * other_bytes / PIECE);
+  CHECK(reported("bytes of optimizer state stay on the device: they share pieces of 65536 bytes") ==
+        told);
+  char part[64];
+  snprintf(part, sizeof part, "49152 of %zu bytes", 49152 + 2 * other_bytes);
+  CHECK(reported(part) == told && report.reason_count == told);
+  return NULL;
+}
+
+static const char *small_alone(void) {
+  return small_stay(0, true);
+}
+
+static const char *small_beside_large(void) {
+  return small_stay(2 * PIECE, true);
+}
+
+static const char *small_beside_very_large(void) {
+  return small_stay(3 * PIECE, false);
+}
+
 /* A parameter shares the middle piece with m. */
 static const char *shared_piece(void) {
   uintptr_t base = filled(3 * PIECE, 1), v = filled(3 * PIECE, 2);
@@ -745,6 +777,9 @@ int main(void) {
   TEST_CASE("a piece covered by several tensors and their padding moves, one with a gap stays", "",
             union_of_small);
   TEST_CASE("a piece shared with a parameter stays", "", shared_piece);
+  TEST_CASE("state that is too small to move is told of", "", small_alone);
+  TEST_CASE("state that stays is told of beside state that moves", "", small_beside_large);
+  TEST_CASE("less than an eighth that stays is not told of", "", small_beside_very_large);
   TEST_CASE("the tail of the last piece is nobody's", "", tail);
   TEST_CASE("a piece whose partner can't follow stays", "", partner_stays);
   TEST_CASE("of two pieces of m only the one whose v can follow moves", "", partner_chain);
