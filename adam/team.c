@@ -147,11 +147,12 @@ static void do_range(struct adam_team *team, const struct adam_job *job,
     end = job->elements;
   if (first >= end)
     return;
-  adam_kernel *kernel =
-      job->generation == ADAM_FLOAT ? team->kernels->float_scalars : team->kernels->double_scalars;
+  adam_kernel *kernel = job->generation == ADAM_FLOAT || job->generation == ADAM_MIXED
+                            ? team->kernels->float_scalars
+                            : team->kernels->double_scalars;
   const float_environment found = float_environment_enter();
-  kernel(constants, job->gradient + first, job->exp_avg + first, job->exp_avg_sq + first,
-         job->update + first, end - first);
+  kernel(constants, (const float *)job->gradient + first, (float *)job->exp_avg + first,
+         (float *)job->exp_avg_sq + first, (float *)job->update + first, end - first);
   float_environment_leave(found);
 }
 
@@ -174,17 +175,21 @@ run_team(struct adam_team *team, const struct adam_job *job,
   take_part(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
 }
 
-void team_step(struct adam_team *team, const struct adam_job *job) {
+bool team_step(struct adam_team *team, const struct adam_job *job) {
+  if (job->gradient_type != ADAM_TYPE_FLOAT || job->state_type != ADAM_TYPE_FLOAT ||
+      job->max_exp_avg_sq || job->form != ADAM_FUSES_MOMENT)
+    return false;
   struct adam_constants constants;
   const float_environment found = float_environment_enter();
   adam_constants_of(job, &constants);
   float_environment_leave(found);
   if (team->threads == 1 || job->elements < ELEMENTS_WORTH_A_TEAM) {
     do_range(team, job, &constants, 0, 1);
-    return;
+    return true;
   }
   allow_threads();
   atomic_fetch_add_explicit(&team->begun, 1, memory_order_release);
   run_team(team, job, &constants);
   atomic_load_explicit(&team->ended, memory_order_acquire);
+  return true;
 }

@@ -8,8 +8,9 @@
 
 unsigned candidates_list(enum adam_mode mode, bool decays, struct adam_candidate *candidates) {
   unsigned count = 0;
-  for (int generation = 0; generation < ADAM_GENERATIONS; generation++) {
-    const struct adam_candidate plain = {(enum adam_generation)generation, mode, ADAM_DECAY_NONE};
+  for (int generation = ADAM_OLD; generation <= ADAM_FLOAT; generation++) {
+    const struct adam_candidate plain = {.generation = (enum adam_generation)generation,
+                                         .mode = mode};
     if (!decays) {
       candidates[count++] = plain;
       continue;
@@ -239,9 +240,11 @@ size_t calibration_differences(const struct adam_api *api, const struct calibrat
   memcpy(b.m, a.m, list * sizeof *b.m);
   memcpy(b.v, a.v, list * sizeof *b.v);
   api->scalars(first->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(first, &set->hyper, &scalars, set->elements, a.p, a.g, a.m, a.v);
+  api->reference(first, &set->hyper, &scalars, set->elements,
+                 &(struct adam_tensors){.p = a.p, .g = a.g, .m = a.m, .v = a.v});
   api->scalars(second->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(second, &set->hyper, &scalars, set->elements, b.p, b.g, b.m, b.v);
+  api->reference(second, &set->hyper, &scalars, set->elements,
+                 &(struct adam_tensors){.p = b.p, .g = b.g, .m = b.m, .v = b.v});
   size_t different = 0;
   for (unsigned i = 0; i < set->elements; i++)
     different +=
@@ -294,8 +297,10 @@ static unsigned find_decay(const struct adam_api *api, const struct adam_candida
       element_decay(candidate->mode, hyper,
                     propose(candidate, hyper, batch * PROBE_ELEMENTS + i, n), n, e, i);
     one = other = tried;
-    api->reference(&fused, hyper, &scalars, PROBE_ELEMENTS, one.p, one.g, one.m, one.v);
-    api->reference(&unfused, hyper, &scalars, PROBE_ELEMENTS, other.p, other.g, other.m, other.v);
+    api->reference(&fused, hyper, &scalars, PROBE_ELEMENTS,
+                   &(struct adam_tensors){.p = one.p, .g = one.g, .m = one.m, .v = one.v});
+    api->reference(&unfused, hyper, &scalars, PROBE_ELEMENTS,
+                   &(struct adam_tensors){.p = other.p, .g = other.g, .m = other.m, .v = other.v});
     for (unsigned i = 0; i < PROBE_ELEMENTS && count < PROBE_DECAY; i++)
       if (memcmp(&one.p[i], &other.p[i], 4) || memcmp(&one.m[i], &other.m[i], 4)) {
         found->p[count] = tried.p[i];
@@ -369,7 +374,9 @@ bool elements_prove(const struct adam_api *api, const struct adam_candidate *can
     memcpy(scratch.p, inputs.p, bytes);
     memcpy(scratch.m, inputs.m, bytes);
     memcpy(scratch.v, inputs.v, bytes);
-    api->reference(candidate, hyper, scalars, count, scratch.p, inputs.g, scratch.m, scratch.v);
+    api->reference(
+        candidate, hyper, scalars, count,
+        &(struct adam_tensors){.p = scratch.p, .g = inputs.g, .m = scratch.m, .v = scratch.v});
     /* m and v take no part in the search: the powers only enter p. */
     if (memcmp(scratch.m, result.m, bytes) != 0 || memcmp(scratch.v, result.v, bytes) != 0)
       return false;
@@ -406,7 +413,9 @@ static bool ambiguous(const struct adam_api *api, const struct adam_candidate *c
       memcpy(work.p, inputs.p + i, bytes);
       memcpy(work.m, inputs.m + i, bytes);
       memcpy(work.v, inputs.v + i, bytes);
-      api->reference(candidate, hyper, &other, BATCH, work.p, inputs.g + i, work.m, work.v);
+      api->reference(
+          candidate, hyper, &other, BATCH,
+          &(struct adam_tensors){.p = work.p, .g = inputs.g + i, .m = work.m, .v = work.v});
       differs = memcmp(work.p, result.p + i, bytes) != 0;
     }
     if (!differs)

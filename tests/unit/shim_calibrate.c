@@ -28,9 +28,13 @@ static void count_places(const struct calibration_case *c, const struct calibrat
   memcpy(lists[5], lists[2], sizeof lists[0]);
   memcpy(lists[6], lists[3], sizeof lists[0]);
   api->scalars(a->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(a, &set->hyper, &scalars, set->elements, lists[0], lists[1], lists[2], lists[3]);
+  api->reference(
+      a, &set->hyper, &scalars, set->elements,
+      &(struct adam_tensors){.p = lists[0], .g = lists[1], .m = lists[2], .v = lists[3]});
   api->scalars(b->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(b, &set->hyper, &scalars, set->elements, lists[4], lists[1], lists[5], lists[6]);
+  api->reference(
+      b, &set->hyper, &scalars, set->elements,
+      &(struct adam_tensors){.p = lists[4], .g = lists[1], .m = lists[5], .v = lists[6]});
   for (unsigned i = 0; i < set->elements; i++)
     if (memcmp(&lists[0][i], &lists[4][i], 4) || memcmp(&lists[2][i], &lists[5][i], 4) ||
         memcmp(&lists[3][i], &lists[6][i], 4))
@@ -123,8 +127,8 @@ static void test_choice(enum adam_mode mode, bool decays) {
       calibration_fill(&c, &sets[k], k, in);
       memcpy(lists[4], lists[0], 4 * sizeof lists[0]);
       api->scalars(candidates[truth].generation, &sets[k].hyper, sets[k].step, 0, 0, &scalars);
-      api->reference(&candidates[truth], &sets[k].hyper, &scalars, sets[k].elements, out.p, out.g,
-                     out.m, out.v);
+      api->reference(&candidates[truth], &sets[k].hyper, &scalars, sets[k].elements,
+                     &(struct adam_tensors){.p = out.p, .g = out.g, .m = out.m, .v = out.v});
       for (unsigned i = 0; i < count; i++)
         alive[i] = alive[i] && elements_prove(api, &candidates[i], &sets[k].hyper, sets[k].step,
                                               sets[k].elements, in, out, work, &scalars, &nudged);
@@ -147,9 +151,11 @@ static size_t probe_differences(const struct adam_candidate *a, const struct ada
   struct adam_scalars scalars;
   size_t different = 0;
   api->scalars(a->generation, hyper, step, 0, 0, &scalars);
-  api->reference(a, hyper, &scalars, PROBE_ELEMENTS, one.p, one.g, one.m, one.v);
+  api->reference(a, hyper, &scalars, PROBE_ELEMENTS,
+                 &(struct adam_tensors){.p = one.p, .g = one.g, .m = one.m, .v = one.v});
   api->scalars(b->generation, hyper, step, 0, 0, &scalars);
-  api->reference(b, hyper, &scalars, PROBE_ELEMENTS, other.p, other.g, other.m, other.v);
+  api->reference(b, hyper, &scalars, PROBE_ELEMENTS,
+                 &(struct adam_tensors){.p = other.p, .g = other.g, .m = other.m, .v = other.v});
   for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
     different += memcmp(&one.p[i], &other.p[i], 4) || memcmp(&one.m[i], &other.m[i], 4) ||
                  memcmp(&one.v[i], &other.v[i], 4);
@@ -175,8 +181,10 @@ static size_t decay_visible(const struct adam_candidate *a, const struct adam_ca
             (float)((double)one.p[i] * hyper->weight_decay) * (hyper->maximize ? 1.0f : -1.0f);
     }
     other = one;
-    api->reference(a, hyper, &scalars, PROBE_ELEMENTS, one.p, one.g, one.m, one.v);
-    api->reference(b, hyper, &scalars, PROBE_ELEMENTS, other.p, other.g, other.m, other.v);
+    api->reference(a, hyper, &scalars, PROBE_ELEMENTS,
+                   &(struct adam_tensors){.p = one.p, .g = one.g, .m = one.m, .v = one.v});
+    api->reference(b, hyper, &scalars, PROBE_ELEMENTS,
+                   &(struct adam_tensors){.p = other.p, .g = other.g, .m = other.m, .v = other.v});
     for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
       visible += memcmp(&one.p[i], &other.p[i], 4) || memcmp(&one.m[i], &other.m[i], 4);
   }
@@ -186,7 +194,8 @@ static size_t decay_visible(const struct adam_candidate *a, const struct adam_ca
 static void test_proof_decay(enum adam_mode mode, enum adam_generation generation) {
   static const double rates[] = {1e-5, 3e-4, 1e-3, 2e-3, 1e-2, 0.1},
                       decays[] = {1e-4, 0.01, 0.1, 0.5};
-  struct adam_candidate fused = {generation, mode, ADAM_DECAY_FUSED}, unfused = fused;
+  struct adam_candidate fused = {.generation = generation, .mode = mode, .decay = ADAM_DECAY_FUSED},
+                        unfused = fused;
   unfused.decay = ADAM_DECAY_UNFUSED;
   unsigned cases = 0, shown = 0, not_there = 0;
   size_t least = SIZE_MAX;
@@ -259,7 +268,8 @@ static void test_proof_generations(enum adam_mode mode) {
 }
 
 static void test_proof_scalars(void) {
-  const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED};
+  const struct adam_candidate candidate = {
+      .generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
   const struct adam_hyper hyper = launches[0];
   struct probe inputs, result;
   struct adam_scalars scalars, found;
@@ -270,8 +280,9 @@ static void test_proof_scalars(void) {
     for (int second = -2; second <= 2; second++) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, first, second, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
+      api->reference(
+          &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+          &(struct adam_tensors){.p = result.p, .g = result.g, .m = result.m, .v = result.v});
       proven += probe_prove(api, &candidate, &hyper, 2, &inputs, &result, &found, &nudged) &&
                 found.step_size == scalars.step_size &&
                 found.bias_correction2_sqrt == scalars.bias_correction2_sqrt &&
@@ -285,8 +296,9 @@ static void test_proof_scalars(void) {
     for (int second = -4; second <= 4; second += 8) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, first, second, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
+      api->reference(
+          &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+          &(struct adam_tensors){.p = result.p, .g = result.g, .m = result.m, .v = result.v});
       refused += !probe_prove(api, &candidate, &hyper, 2, &inputs, &result, &found, &nudged);
     }
   tap_ok(refused == 4, "powers further away are refused");
@@ -296,8 +308,9 @@ static void test_proof_scalars(void) {
     for (unsigned i = 0; i < PROBE_ELEMENTS; i += 17) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, 0, 0, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
+      api->reference(
+          &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+          &(struct adam_tensors){.p = result.p, .g = result.g, .m = result.m, .v = result.v});
       unsigned char *byte = (unsigned char *)(list == 0   ? &result.p[i]
                                               : list == 1 ? &result.g[i]
                                               : list == 2 ? &result.m[i]
@@ -307,12 +320,15 @@ static void test_proof_scalars(void) {
     }
   tap_ok(bits == 4 * ((PROBE_ELEMENTS + 16) / 17), "one bit anywhere in p, g, m or v is refused");
 
-  const struct adam_candidate wide = {ADAM_DOUBLE, ADAM_W, ADAM_DECAY_FUSED};
+  const struct adam_candidate wide = {
+      .generation = ADAM_DOUBLE, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
   probe_make(api, &wide, &hyper, true, &inputs);
   result = inputs;
   api->scalars(ADAM_DOUBLE, &hyper, 2, 0, 0, &scalars);
   scalars.step_size = nextafterf(scalars.step_size, 1);
-  api->reference(&wide, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m, result.v);
+  api->reference(
+      &wide, &hyper, &scalars, PROBE_ELEMENTS,
+      &(struct adam_tensors){.p = result.p, .g = result.g, .m = result.m, .v = result.v});
   tap_ok(!probe_prove(api, &wide, &hyper, 2, &inputs, &result, &found, &nudged),
          "with double scalars one unit in the last place of the step size is refused");
 }
@@ -328,8 +344,8 @@ static void test_proof_ambiguity(void) {
   for (unsigned e = 0; e < sizeof all_eps / sizeof *all_eps; e++)
     for (unsigned l = 0; l < sizeof all_lr / sizeof *all_lr; l++)
       for (int mode = 0; mode < 2; mode++) {
-        const struct adam_candidate candidate = {ADAM_FLOAT, (enum adam_mode)mode,
-                                                 ADAM_DECAY_FUSED};
+        const struct adam_candidate candidate = {
+            .generation = ADAM_FLOAT, .mode = (enum adam_mode)mode, .decay = ADAM_DECAY_FUSED};
         struct adam_hyper hyper = launches[0];
         hyper.eps = all_eps[e];
         hyper.lr = all_lr[l];
@@ -341,8 +357,9 @@ static void test_proof_ambiguity(void) {
             struct adam_scalars scalars, found;
             bool nudged;
             api->scalars(ADAM_FLOAT, &hyper, steps[s], 0, second, &scalars);
-            api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g,
-                           result.m, result.v);
+            api->reference(
+                &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+                &(struct adam_tensors){.p = result.p, .g = result.g, .m = result.m, .v = result.v});
             const bool proven =
                 probe_prove(api, &candidate, &hyper, steps[s], &inputs, &result, &found, &nudged);
             const bool ordinary = hyper.eps <= 1 && (hyper.lr == 0 || hyper.lr >= 1e-20);
@@ -373,7 +390,7 @@ int main(void) {
       test_choice((enum adam_mode)mode, decays);
     }
   for (int mode = 0; mode < 2; mode++) {
-    for (int generation = 0; generation < ADAM_GENERATIONS; generation++)
+    for (int generation = 0; generation <= ADAM_FLOAT; generation++)
       test_proof_decay((enum adam_mode)mode, (enum adam_generation)generation);
     test_proof_generations((enum adam_mode)mode);
   }

@@ -66,7 +66,8 @@ static bool apply_right(const struct adam_candidate *candidate, const struct ada
     float update[ROOM];
   } slot;
   struct adam_scalars scalars;
-  const struct adam_candidate undecayed = {candidate->generation, candidate->mode, ADAM_DECAY_NONE};
+  const struct adam_candidate undecayed = {.generation = candidate->generation,
+                                           .mode = candidate->mode};
   api->scalars(candidate->generation, hyper, 3, 0, 0, &scalars);
   for (unsigned i = 0; i < count; i++) {
     p[i] = expected[i] = value();
@@ -78,10 +79,12 @@ static bool apply_right(const struct adam_candidate *candidate, const struct ada
   }
   memcpy(u, m, sizeof u);
   memcpy(out, v, sizeof out);
-  api->reference(&undecayed, hyper, &scalars, count, zero, g, u, out); /* zero becomes -u */
+  api->reference(&undecayed, hyper, &scalars, count,
+                 &(struct adam_tensors){.p = zero, .g = g, .m = u, .v = out}); /* zero becomes -u */
   memcpy(u, m, sizeof u);
   memcpy(out, v, sizeof out);
-  api->reference(candidate, hyper, &scalars, count, expected, g, u, out);
+  api->reference(candidate, hyper, &scalars, count,
+                 &(struct adam_tensors){.p = expected, .g = g, .m = u, .v = out});
   for (unsigned i = 0; i < count; i++)
     slot.update[i] = -zero[i];
   enum { GENERATION = 77 };
@@ -116,7 +119,8 @@ static bool gprime_right(const struct adam_candidate *candidate, const struct ad
     m[i] = v[i] = 0;
     u[i] = p[i];
   }
-  api->reference(candidate, &bare, &scalars, count, u, g, m, v);
+  api->reference(candidate, &bare, &scalars, count,
+                 &(struct adam_tensors){.p = u, .g = g, .m = m, .v = v});
   CU(cuMemcpyHtoD(device_p + offset * 4, p, count * 4));
   CU(cuMemcpyHtoD(device_g, g, count * 4));
   CU(ring_gprime(&ring, device_p + offset * 4, device_g, device_out, count, candidate, hyper,
@@ -130,11 +134,12 @@ static bool gprime_right(const struct adam_candidate *candidate, const struct ad
 }
 
 static void test_arithmetic(enum adam_mode mode) {
-  for (int generation = ADAM_OLD; generation < ADAM_GENERATIONS; generation++)
+  for (int generation = ADAM_OLD; generation <= ADAM_FLOAT; generation++)
     for (int decay = mode == ADAM_W ? ADAM_DECAY_NONE : ADAM_DECAY_FUSED;
          decay <= ADAM_DECAY_UNFUSED; decay++) {
-      const struct adam_candidate candidate = {(enum adam_generation)generation, mode,
-                                               (enum adam_decay)decay};
+      const struct adam_candidate candidate = {.generation = (enum adam_generation)generation,
+                                               .mode = mode,
+                                               .decay = (enum adam_decay)decay};
       unsigned cases = 0, right = 0;
       for (unsigned h = 0; h < 2; h++)
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
@@ -202,7 +207,7 @@ static void test_gather(void) {
 
 /* Last: a trap is the context's end. */
 static void test_status(void) {
-  const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE};
+  const struct adam_candidate candidate = {.generation = ADAM_FLOAT, .mode = ADAM_W};
   struct {
     struct slot_words words;
     float update[4];
@@ -248,7 +253,7 @@ static pid_t failing_child(void) {
   const pid_t child = fork();
   if (child == 0) {
     open_device();
-    const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE};
+    const struct adam_candidate candidate = {.generation = ADAM_FLOAT, .mode = ADAM_W};
     struct slot_words words = {.ready = 0};
     atomic_store(&words.status, slot_status(3, SLOT_FAILED));
     CU(cuMemcpyHtoD(device_slot, &words, sizeof words));

@@ -14,7 +14,8 @@ enum { ELEMENTS = 1000, SLOTS = 4, PIECES = 3000 };
 
 static const struct adam_api *api;
 static struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
-static const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED};
+static const struct adam_candidate candidate = {
+    .generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
 static const struct adam_hyper hyper = {
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.01, .eps = 1e-8};
 
@@ -47,8 +48,9 @@ static void device_proof(unsigned tensors, float step, bool wrong) {
     *probe = inputs;
     results.gathered[t] = step + (float)(t % 2);
     api->scalars(candidate.generation, &hyper, results.gathered[t], 0, 0, &scalars);
-    api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, probe->p, probe->g, probe->m,
-                   probe->v);
+    api->reference(
+        &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+        &(struct adam_tensors){.p = probe->p, .g = probe->g, .m = probe->m, .v = probe->v});
   }
   if (wrong) {
     uint32_t bits;
@@ -101,7 +103,9 @@ static bool stepped_right(const struct slot *before, const struct slot *after, f
   memcpy(m, before->m, sizeof m);
   memcpy(v, before->v, sizeof v);
   api->scalars(candidate.generation, &hyper, step, 0, 0, &scalars);
-  api->reference(&candidate, &hyper, &scalars, ELEMENTS, p, before->gradient, m, v);
+  api->reference(
+      &candidate, &hyper, &scalars, ELEMENTS,
+      &(struct adam_tensors){.p = p, .g = (void *)(uintptr_t)before->gradient, .m = m, .v = v});
   for (unsigned i = 0; i < ELEMENTS; i++)
     if (p[i] != -after->update[i])
       return false;
