@@ -1,7 +1,7 @@
 # The companion liboffload-adam.so, its twin with another ABI number (for tests), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
-ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels_scalar.c
-ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc policy/version.h
+ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/kernels_scalar.c
+ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
 ADAM_MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 ifeq ($(ADAM_MACHINE),x86_64)
 ADAM_SRC += adam/kernels_avx2.c adam/kernels_avx512.c
@@ -12,7 +12,7 @@ ADAM_OBJS := $(ADAM_SRC:%.c=$(B)/%.o)
 ADAM_LIBS := -fopenmp -lm -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -Wl,--pop-state
 
 # Each instruction set's flags for its own file and no other: the rest must run on every machine.
-$(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma
+$(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma -mf16c
 $(B)/adam/kernels_avx512.o: ADAM_CFLAGS += -mavx512f
 
 $(B)/adam/%.o: adam/%.c $(ADAM_HDR)
@@ -38,7 +38,7 @@ $(B)/test/liboffload-adam-other-abi.so: $(ADAM_LIBRARY_OBJS) $(B)/adam/api-other
 
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
 ADAM_TESTS := adam_kernels adam_wheels adam_scalars adam_team
-$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/lib/tap.h $(ADAM_OBJS)
+$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/unit/adam_wheels.def tests/lib/tap.h $(ADAM_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) $< $(ADAM_OBJS) $(ADAM_LIBS) -o $@
 UNIT_TESTS += $(ADAM_TESTS:%=$(B)/test/%)

@@ -31,7 +31,8 @@ unsigned isa_available(void) {
   unsigned available = 1u << ADAM_ISA_SCALAR;
 #if defined __x86_64__
   __builtin_cpu_init(); /* asks XCR0 too: whether the operating system saves the registers */
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c"))
     available |= 1u << ADAM_ISA_AVX2;
   if (__builtin_cpu_supports("avx512f"))
     available |= 1u << ADAM_ISA_AVX512;
@@ -60,10 +61,11 @@ const struct adam_kernels *isa_choose(enum adam_isa wanted, unsigned available,
         *chosen = preferred[i];
         return tables[preferred[i]];
       }
-    snprintf(error, error_bytes,
-             "the CPU step needs AVX2 with FMA (x86-64) or NEON (aarch64), and this CPU has "
-             "neither: use OFFLOAD_STEP=stream or direct, or OFFLOAD_ISA=scalar to take the slow "
-             "plain code all the same");
+    snprintf(
+        error, error_bytes,
+        "the CPU step needs AVX2 with FMA and F16C (x86-64) or NEON (aarch64), and this CPU has "
+        "neither: use OFFLOAD_STEP=stream or direct, or OFFLOAD_ISA=scalar to take the slow "
+        "plain code all the same");
     return NULL;
   }
   if ((unsigned)wanted < ISAS && available >> wanted & 1 && tables[wanted]) {

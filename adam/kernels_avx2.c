@@ -1,4 +1,4 @@
-/* Lanes of eight floats, AVX2 and FMA. Compiled with -mavx2 -mfma. */
+/* Lanes of eight floats, AVX2, FMA and F16C. Compiled with -mavx2 -mfma -mf16c. */
 #include "kernels.h"
 #include <immintrin.h>
 #include <string.h>
@@ -11,12 +11,6 @@ typedef struct {
 
 static inline lanes lanes_set(float x) {
   return _mm256_set1_ps(x);
-}
-static inline lanes lanes_load(const float *p) {
-  return _mm256_loadu_ps(p);
-}
-static inline void lanes_store(float *p, lanes x) {
-  _mm256_storeu_ps(p, x);
 }
 static inline lanes lanes_mul(lanes a, lanes b) {
   return _mm256_mul_ps(a, b);
@@ -36,9 +30,40 @@ static inline lanes lanes_fma(lanes a, lanes b, lanes c) {
 static inline lanes lanes_flip(lanes a, uint32_t sign) {
   return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32((int)sign)));
 }
-static inline lanes lanes_canonical(lanes a) {
-  const lanes nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+static inline lanes lanes_larger(lanes a, lanes b) {
+  return _mm256_max_ps(b, a); /* b > a ? b : a, also for NaN and zeros */
+}
+/* NaN replaced by the float of these bits. */
+static inline lanes lanes_replace_nan(lanes a, int bits) {
+  const lanes nan = _mm256_castsi256_ps(_mm256_set1_epi32(bits));
   return _mm256_blendv_ps(a, nan, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+static inline lanes lanes_load_float(const void *p) {
+  return _mm256_loadu_ps(p);
+}
+static inline lanes lanes_load_half(const void *p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(p));
+}
+static inline lanes lanes_load_bfloat16(const void *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
+static inline void lanes_store_bits(void *p, lanes x) {
+  _mm256_storeu_ps(p, x);
+}
+static inline void lanes_store_float(void *p, lanes x) {
+  _mm256_storeu_ps(p, lanes_replace_nan(x, 0x7fffffff));
+}
+static inline void lanes_store_half(void *p, lanes x) {
+  _mm_storeu_si128(p, _mm256_cvtps_ph(lanes_replace_nan(x, 0x7fffffff), _MM_FROUND_TO_NEAREST_INT));
+}
+/* By integers: the instruction of AVX512_BF16 flushes denormals. */
+static inline void lanes_store_bfloat16(void *p, lanes x) {
+  const __m256i bits = _mm256_castps_si256(lanes_replace_nan(x, 0x7fff0000));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i high = _mm256_srli_epi32(sum, 16);
+  const __m128i low_half = _mm256_castsi256_si128(high);
+  _mm_storeu_si128(p, _mm_packus_epi32(low_half, _mm256_extracti128_si256(high, 1)));
 }
 static inline wide wide_set(double x) {
   return (wide){_mm256_set1_pd(x), _mm256_set1_pd(x)};
@@ -51,6 +76,39 @@ static inline wide wide_add(wide a, wide b) {
 }
 static inline wide wide_fma(wide a, wide b, wide c) {
   return (wide){_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
+}
+static inline wide wide_div(wide a, wide b) {
+  return (wide){_mm256_div_pd(a.low, b.low), _mm256_div_pd(a.high, b.high)};
+}
+static inline wide wide_sqrt(wide a) {
+  return (wide){_mm256_sqrt_pd(a.low), _mm256_sqrt_pd(a.high)};
+}
+static inline wide wide_flip(wide a, uint32_t sign) {
+  const __m256d bits = _mm256_castsi256_pd(_mm256_set1_epi64x((int64_t)((uint64_t)sign << 32)));
+  return (wide){_mm256_xor_pd(a.low, bits), _mm256_xor_pd(a.high, bits)};
+}
+static inline wide wide_larger(wide a, wide b) {
+  return (wide){_mm256_max_pd(b.low, a.low), _mm256_max_pd(b.high, a.high)};
+}
+static inline __m256d canonical(__m256d x, __m256d first, __m256d second) {
+  const __m256d quiet = _mm256_castsi256_pd(_mm256_set1_epi64x(0x0008000000000000));
+  __m256d nan = _mm256_castsi256_pd(_mm256_set1_epi64x((int64_t)0xfff8000000000000));
+  nan = _mm256_blendv_pd(nan, _mm256_or_pd(second, quiet),
+                         _mm256_cmp_pd(second, second, _CMP_UNORD_Q));
+  nan =
+      _mm256_blendv_pd(nan, _mm256_or_pd(first, quiet), _mm256_cmp_pd(first, first, _CMP_UNORD_Q));
+  return _mm256_blendv_pd(x, nan, _mm256_cmp_pd(x, x, _CMP_UNORD_Q));
+}
+static inline wide wide_canonical(wide x, wide first, wide second) {
+  return (wide){canonical(x.low, first.low, second.low),
+                canonical(x.high, first.high, second.high)};
+}
+static inline wide wide_load_double(const void *p) {
+  return (wide){_mm256_loadu_pd(p), _mm256_loadu_pd((const double *)p + 4)};
+}
+static inline void wide_store_double(void *p, wide x) {
+  _mm256_storeu_pd(p, x.low);
+  _mm256_storeu_pd((double *)p + 4, x.high);
 }
 static inline wide widen(lanes a) {
   return (wide){_mm256_cvtps_pd(_mm256_castps256_ps128(a)),

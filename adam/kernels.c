@@ -1,0 +1,44 @@
+/* From a job to its kernel and constants. Called by team.c and by tests. */
+#include "kernels.h"
+
+static const struct {
+  enum adam_type gradient, state;
+} combinations[ADAM_COMBINATIONS] = {
+#define TYPE_float ADAM_TYPE_FLOAT
+#define TYPE_double ADAM_TYPE_DOUBLE
+#define TYPE_half ADAM_TYPE_HALF
+#define TYPE_bfloat16 ADAM_TYPE_BFLOAT16
+#define COMBINATION(gradient, state, opmath)                                                       \
+  [ADAM_GRADIENT_##gradient##_STATE_##state] = {TYPE_##gradient, TYPE_##state},
+#include "combinations.def"
+#undef COMBINATION
+};
+
+static enum adam_arithmetic arithmetic_of(const struct adam_job *job) {
+  if (job->generation == ADAM_FLOAT || job->generation == ADAM_MIXED)
+    return ADAM_NESTED;
+  return job->form == ADAM_FUSES_GRADIENT ? ADAM_GRADIENT_EXACT : ADAM_MOMENT_EXACT;
+}
+
+adam_kernel *adam_kernel_of(const struct adam_kernels *kernels, const struct adam_job *job) {
+  for (unsigned i = 0; i < ADAM_COMBINATIONS; i++)
+    if (combinations[i].gradient == job->gradient_type && combinations[i].state == job->state_type)
+      return kernels->of[i][arithmetic_of(job)][job->max_exp_avg_sq != NULL];
+  return NULL;
+}
+
+void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
+  c->beta1 = job->beta1;
+  c->beta2 = job->beta2;
+  c->one_minus_beta1 = 1.0 - job->beta1;
+  c->one_minus_beta2 = 1.0 - job->beta2;
+  c->eps = job->eps;
+  c->beta1_float = (float)job->beta1;
+  c->beta2_float = (float)job->beta2;
+  c->eps_float = (float)job->eps;
+  c->step_size = job->scalars.step_size;
+  c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
+  c->step_size_double = job->scalars.step_size_double;
+  c->bias_correction2_sqrt_double = job->scalars.bias_correction2_sqrt_double;
+  c->gradient_sign = job->negate ? 0x80000000u : 0;
+}
