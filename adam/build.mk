@@ -1,6 +1,6 @@
 # The companion liboffload-adam.so, its twin with another ABI number (for tests), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
-ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/kernels_scalar.c
+ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/reciprocal.c adam/kernels_scalar.c
 ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
 ADAM_MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 ifeq ($(ADAM_MACHINE),x86_64)
@@ -58,3 +58,21 @@ $(B)/adam-bench: adam/bench.c adam/adam.h | $(B)/liboffload-adam.so
 	$(CC) $(ADAM_CFLAGS) -O3 $< $(ADAM_LIBS) -ldl -o $@
 BENCHES += $(B)/adam-bench
 ALL += $(B)/adam-bench
+
+# The peers: DeepSpeed's CPU Adam, built from its source package, and PyTorch's fused AdamW of the environment that
+# integration/pytorch makes (with stand-ins for the NVIDIA libraries that it wants and nothing here calls).
+BENCH_PEERS := $(B)/bench_peers
+BENCH_PEERS_ARGUMENTS ?=
+$(BENCH_PEERS)/libpeers.so: adam/bench_peers.c adam/adam.h
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -O3 -shared $< $(ADAM_LIBS) -ldl -o $@
+
+## bench-peers: the CPU step beside DeepSpeed's and PyTorch's, in build/bench_peers.json (BENCH_PEERS_ARGUMENTS='--elements ...')
+.PHONY: bench-peers
+bench-peers: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13 \
+  pytorch-environment
+	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib \
+	  $(BENCH_PEERS)/libraries
+	@LD_LIBRARY_PATH=$(abspath $(BENCH_PEERS)/libraries):$(abspath $(B)/gpusim) PYTHONPYCACHEPREFIX=$(BENCH_PEERS)/pycache \
+	  $(PYTORCH_ENVIRONMENT)/bin/python adam/bench_peers.py --companion $(abspath $(B)/liboffload-adam.so) \
+	  --work $(abspath $(BENCH_PEERS)) --output $(B)/bench_peers.json $(BENCH_PEERS_ARGUMENTS)

@@ -27,6 +27,9 @@ adam_kernel *adam_kernel_of(const struct adam_kernels *kernels, const struct ada
   return NULL;
 }
 
+/* Below this many elements a job is done before it is known whether the reciprocal divides exactly. */
+enum { ELEMENTS_WORTH_A_RECIPROCAL = 2048 };
+
 void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
   c->beta1 = job->beta1;
   c->beta2 = job->beta2;
@@ -38,7 +41,12 @@ void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
   c->eps_float = (float)job->eps;
   c->step_size = job->scalars.step_size;
   c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
+  c->by_reciprocal = job->elements >= ELEMENTS_WORTH_A_RECIPROCAL &&
+                     reciprocal_exact(c->bias_correction2_sqrt, &c->reciprocal);
   c->step_size_double = job->scalars.step_size_double;
   c->bias_correction2_sqrt_double = job->scalars.bias_correction2_sqrt_double;
+  c->settles = c->beta1 >= 0 && c->beta1 <= 1 && c->beta2 >= 0.5 && c->beta2 <= 1 &&
+               c->step_size >= 0 && c->step_size <= 1 && c->bias_correction2_sqrt >= 0x1p-60f &&
+               c->bias_correction2_sqrt <= 2 && c->eps_float > 0;
   c->gradient_sign = job->negate ? 0x80000000u : 0;
 }

@@ -7,13 +7,17 @@
 #ifndef OFFLOAD_ADAM_KERNELS_H
 #define OFFLOAD_ADAM_KERNELS_H
 #include "adam.h"
+#include "reciprocal.h"
 
 /* A job's scalars in the types the kernels want. */
 struct adam_constants {
   double beta1, beta2, one_minus_beta1, one_minus_beta2, eps; /* generations OLD and DOUBLE */
   float beta1_float, beta2_float, eps_float;                  /* generations FLOAT and MIXED */
   float step_size, bias_correction2_sqrt;
+  struct reciprocal reciprocal; /* of bias_correction2_sqrt */
+  bool by_reciprocal;           /* it divides exactly, and the job is long enough to ask */
   double step_size_double, bias_correction2_sqrt_double; /* doubles in memory */
+  bool settles; /* the scalars are such that a zero gradient lets moments decay, and u is finite */
   uint32_t gradient_sign; /* xored into the gradient: the sign bit where the job negates, else 0 */
 };
 

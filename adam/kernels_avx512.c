@@ -34,10 +34,40 @@ static inline lanes lanes_flip(lanes a, uint32_t sign) {
 static inline lanes lanes_larger(lanes a, lanes b) {
   return _mm512_max_ps(b, a); /* b > a ? b : a, also for NaN and zeros */
 }
-/* NaN replaced by the float of these bits. */
+static inline bool lanes_any_nan(lanes a, lanes b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
+}
 static inline lanes lanes_replace_nan(lanes a, int bits) {
   const lanes nan = _mm512_castsi512_ps(_mm512_set1_epi32(bits));
   return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), nan);
+}
+static inline bool lanes_any_bits(lanes a, uint32_t bits) {
+  return _mm512_test_epi32_mask(_mm512_castps_si512(a), _mm512_set1_epi32((int)bits));
+}
+static inline lanes lanes_or(lanes a, lanes b) {
+  return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+static inline bool lanes_ordinary(lanes a) {
+  /* As integers: from 2^-125 to the largest; negative ones are below. */
+  const __m512i bits = _mm512_castps_si512(a);
+  return !_mm512_cmpgt_epi32_mask(_mm512_set1_epi32(0x01000000), bits) &&
+         !_mm512_cmpgt_epi32_mask(bits, _mm512_set1_epi32(0x7f7fffff));
+}
+static inline lanes lanes_sign_of_nonzero(lanes a) {
+  const __m512i bits = _mm512_castps_si512(a);
+  const __mmask16 nonzero = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7fffffff));
+  const __m512i sign = _mm512_set1_epi32((int)0x80000000);
+  return _mm512_castsi512_ps(_mm512_maskz_and_epi32(nonzero, bits, sign));
+}
+static inline wide units_of_lanes(lanes a) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512i units = _mm512_and_si512(_mm512_castps_si512(a), magnitude);
+  return (wide){_mm512_cvtepi32_pd(_mm512_castsi512_si256(units)),
+                _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(units, 1))};
+}
+static inline lanes lanes_of_units(wide units) {
+  const __m256i low = _mm512_cvtpd_epi32(units.low), high = _mm512_cvtpd_epi32(units.high);
+  return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
 }
 static inline lanes lanes_load_float(const void *p) {
   return _mm512_loadu_ps(p);
@@ -48,19 +78,15 @@ static inline lanes lanes_load_half(const void *p) {
 static inline lanes lanes_load_bfloat16(const void *p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
-static inline void lanes_store_bits(void *p, lanes x) {
+static inline void lanes_store_float(void *p, lanes x) {
   _mm512_storeu_ps(p, x);
 }
-static inline void lanes_store_float(void *p, lanes x) {
-  _mm512_storeu_ps(p, lanes_replace_nan(x, 0x7fffffff));
-}
 static inline void lanes_store_half(void *p, lanes x) {
-  const lanes number = lanes_replace_nan(x, 0x7fffffff);
-  _mm256_storeu_si256(p, _mm512_cvtps_ph(number, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 /* By integers: the instruction of AVX512_BF16 flushes denormals. */
 static inline void lanes_store_bfloat16(void *p, lanes x) {
-  const __m512i bits = _mm512_castps_si512(lanes_replace_nan(x, 0x7fff0000));
+  const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
   _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
@@ -124,5 +150,6 @@ static inline lanes narrow(wide a) {
   return _mm512_castpd_ps(_mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps(a.high)), 1));
 }
 
+#define SETTLING
 #define KERNELS adam_kernels_avx512
 #include "kernels.inc"

@@ -33,7 +33,9 @@ static inline lanes lanes_flip(lanes a, uint32_t sign) {
 static inline lanes lanes_larger(lanes a, lanes b) {
   return vbslq_f32(vcltq_f32(a, b), b, a);
 }
-/* NaN replaced by the float of these bits. */
+static inline bool lanes_any_nan(lanes a, lanes b) {
+  return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
+}
 static inline lanes lanes_replace_nan(lanes a, uint32_t bits) {
   return vbslq_f32(vceqq_f32(a, a), a, vreinterpretq_f32_u32(vdupq_n_u32(bits)));
 }
@@ -46,17 +48,14 @@ static inline lanes lanes_load_half(const void *p) {
 static inline lanes lanes_load_bfloat16(const void *p) {
   return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
-static inline void lanes_store_bits(void *p, lanes x) {
+static inline void lanes_store_float(void *p, lanes x) {
   vst1q_f32(p, x);
 }
-static inline void lanes_store_float(void *p, lanes x) {
-  vst1q_f32(p, lanes_replace_nan(x, 0x7fffffffu));
-}
 static inline void lanes_store_half(void *p, lanes x) {
-  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(lanes_replace_nan(x, 0x7fffffffu))));
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
 static inline void lanes_store_bfloat16(void *p, lanes x) {
-  const uint32x4_t bits = vreinterpretq_u32_f32(lanes_replace_nan(x, 0x7fff0000u));
+  const uint32x4_t bits = vreinterpretq_u32_f32(x);
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
   const uint32x4_t sum = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
   vst1_u16(p, vshrn_n_u32(sum, 16));

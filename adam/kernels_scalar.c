@@ -31,6 +31,12 @@ static inline lanes lanes_flip(lanes a, uint32_t sign) {
 static inline lanes lanes_larger(lanes a, lanes b) {
   return a < b ? b : a;
 }
+static inline bool lanes_any_nan(lanes a, lanes b) {
+  return a != a || b != b;
+}
+static inline lanes lanes_replace_nan(lanes a, uint32_t bits) {
+  return a == a ? a : float_of_bits(bits);
+}
 static inline lanes lanes_load_float(const void *p) {
   return *(const float *)p;
 }
@@ -40,11 +46,8 @@ static inline lanes lanes_load_half(const void *p) {
 static inline lanes lanes_load_bfloat16(const void *p) {
   return float_of_bfloat16(*(const uint16_t *)p);
 }
-static inline void lanes_store_bits(void *p, lanes x) {
-  *(float *)p = x;
-}
 static inline void lanes_store_float(void *p, lanes x) {
-  *(float *)p = canonical_float(x);
+  *(float *)p = x;
 }
 static inline void lanes_store_half(void *p, lanes x) {
   *(uint16_t *)p = half_of_float(x);
