@@ -158,6 +158,8 @@ class Contenders:
         self.deepspeed.create_adam(0, HYPER["lr"], HYPER["beta1"], HYPER["beta2"], HYPER["eps"], HYPER["weight_decay"], True, False)
         self.steps = 10
 
+    triad_bytes_per_s = None  # of the last case of floats
+
     def isa(self):
         return self.library.peer_isa(ctypes.c_void_p(self.ours)).decode()
 
@@ -166,14 +168,16 @@ class Contenders:
         types = {FLOAT: torch.float32, DOUBLE: torch.float64, HALF: torch.float16, BFLOAT16: torch.bfloat16}
         base = torch.arange(8191, dtype=torch.float32) * 1e-5 - 0.04
 
-        def made(dtype, scale, square=False):
+        def made(dtype, scale, count=elements, square=False):
             row = (base * base if square else base) * scale
-            return row.to(types[dtype]).repeat(elements // 8191 + 1)[:elements]
+            return row.to(types[dtype]).repeat(count // 8191 + 1)[:count]
 
-        self.g = made(case.kind, 0.5)
+        alone = case.staged and elements > self.args.peers_most
+        self.p = self.g = self.m = self.v = self.u = None  # the last case's, before there are new ones
+        self.g = made(case.kind, 0.5, STAGED_ELEMENTS if alone else elements)
         self.m, self.v = made(case.state, 1), made(case.state, 1, square=True)
         self.p = made(case.kind, 1) if case.peers else None
-        self.u = torch.zeros(elements, dtype=torch.float64 if case.state == DOUBLE else torch.float32)
+        self.u = torch.zeros(len(self.g), dtype=torch.float64 if case.state == DOUBLE else torch.float32)
 
     def step_ours(self, case, elements):
         tensor = STAGED_ELEMENTS if case.staged else elements // case.tensor if case.tensor else elements
@@ -219,7 +223,7 @@ def measure(contenders, case, elements, args):
     if case.peers:
         steps["deepspeed"] = contenders.step_deepspeed
         steps["torch"] = contenders.step_torch
-    if case.kind == case.state == FLOAT:
+    if case.kind == case.state == FLOAT and len(contenders.g) == elements:
         steps["triad"] = lambda: contenders.triad(elements)
     times = {name: [] for name in steps}
     for round_ in range(args.rounds + 1):
@@ -255,7 +259,6 @@ def measure(contenders, case, elements, args):
 def measure_all(args):
     contenders = Contenders(args)
     for elements in args.elements:
-        contenders.triad_bytes_per_s = None
         for case in CASES:
             if args.isa in case.isas:
                 # Where peers take no part only ours needs memory: the largest size is for it alone.
