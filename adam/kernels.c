@@ -30,6 +30,9 @@ adam_kernel *adam_kernel_of(const struct adam_kernels *kernels, const struct ada
 /* Below this many elements a job is done before it is known whether the reciprocal divides exactly. */
 enum { ELEMENTS_WORTH_A_RECIPROCAL = 2048 };
 
+/* An update of this many elements (16 MiB) goes past the caches: nothing of it would be there when it is read. */
+enum { ELEMENTS_WORTH_STREAMING = 1 << 22 };
+
 void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
   c->beta1 = job->beta1;
   c->beta2 = job->beta2;
@@ -41,6 +44,7 @@ void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
   c->eps_float = (float)job->eps;
   c->step_size = job->scalars.step_size;
   c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
+  c->stream_update = job->elements >= ELEMENTS_WORTH_STREAMING;
   c->by_reciprocal = job->elements >= ELEMENTS_WORTH_A_RECIPROCAL &&
                      reciprocal_exact(c->bias_correction2_sqrt, &c->reciprocal);
   c->step_size_double = job->scalars.step_size_double;

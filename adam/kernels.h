@@ -17,6 +17,7 @@ struct adam_constants {
   struct reciprocal reciprocal; /* of bias_correction2_sqrt */
   bool by_reciprocal;           /* it divides exactly, and the job is long enough to ask */
   double step_size_double, bias_correction2_sqrt_double; /* doubles in memory */
+  bool stream_update;                                    /* the update is too long for the caches */
   bool settles; /* the scalars are such that a zero gradient lets moments decay, and u is finite */
   uint32_t gradient_sign; /* xored into the gradient: the sign bit where the job negates, else 0 */
 };

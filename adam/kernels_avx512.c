@@ -81,6 +81,12 @@ static inline lanes lanes_load_bfloat16(const void *p) {
 static inline void lanes_store_float(void *p, lanes x) {
   _mm512_storeu_ps(p, x);
 }
+static inline void lanes_stream_float(void *p, lanes x) {
+  _mm512_stream_ps(p, x);
+}
+static inline void lanes_stream_end(void) {
+  _mm_sfence();
+}
 static inline void lanes_store_half(void *p, lanes x) {
   _mm256_storeu_si256(p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }

@@ -51,6 +51,10 @@ static inline lanes lanes_load_bfloat16(const void *p) {
 static inline void lanes_store_float(void *p, lanes x) {
   vst1q_f32(p, x);
 }
+static inline void lanes_stream_float(void *p, lanes x) {
+  vst1q_f32(p, x);
+}
+static inline void lanes_stream_end(void) {}
 static inline void lanes_store_half(void *p, lanes x) {
   vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }

@@ -49,6 +49,10 @@ static inline lanes lanes_load_bfloat16(const void *p) {
 static inline void lanes_store_float(void *p, lanes x) {
   *(float *)p = x;
 }
+static inline void lanes_stream_float(void *p, lanes x) {
+  *(float *)p = x;
+}
+static inline void lanes_stream_end(void) {}
 static inline void lanes_store_half(void *p, lanes x) {
   *(uint16_t *)p = half_of_float(x);
 }

@@ -313,6 +313,8 @@ UNUSED static void step_restated(const struct adam_job *job, const void *unused)
 UNUSED static void step_by_kernels(const struct adam_job *job, const void *kernels) {
   struct adam_constants constants;
   adam_constants_of(job, &constants);
+  /* As in a long job, half of the time. */
+  constants.stream_update = constants.stream_update || job->elements % 2;
   adam_kernel_of(kernels, job)(&constants, job->gradient, job->exp_avg, job->exp_avg_sq,
                                job->max_exp_avg_sq, job->update, job->elements);
 }
