@@ -26,6 +26,9 @@ struct slot {
 };
 static struct slot slots[SLOTS];
 static struct proof_results results;
+struct probe {
+  float p[PROBE_ELEMENTS], g[PROBE_ELEMENTS], m[PROBE_ELEMENTS], v[PROBE_ELEMENTS];
+};
 static struct probe inputs;
 static _Atomic uint32_t proof_ready;
 static float verdict;
@@ -40,11 +43,15 @@ static void wait_done(const struct slot *slot, uint32_t generation) {
     nap(20000);
 }
 
+static struct probe *probe_of(unsigned tensor) {
+  return (struct probe *)(void *)results.probes + tensor;
+}
+
 /* What the device would bring down for `tensors` tensors at this step; `wrong` spoils the last one. */
 static void device_proof(unsigned tensors, float step, bool wrong) {
   struct adam_scalars scalars;
   for (unsigned t = 0; t < tensors; t++) {
-    struct probe *probe = &results.probes[t];
+    struct probe *probe = probe_of(t);
     *probe = inputs;
     results.gathered[t] = step + (float)(t % 2);
     api->scalars(candidate.generation, &hyper, results.gathered[t], 0, 0, &scalars);
@@ -54,9 +61,9 @@ static void device_proof(unsigned tensors, float step, bool wrong) {
   }
   if (wrong) {
     uint32_t bits;
-    memcpy(&bits, &results.probes[tensors - 1].p[3], 4);
+    memcpy(&bits, &probe_of(tensors - 1)->p[3], 4);
     bits ^= 1;
-    memcpy(&results.probes[tensors - 1].p[3], &bits, 4);
+    memcpy(&probe_of(tensors - 1)->p[3], &bits, 4);
   }
 }
 
