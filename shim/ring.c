@@ -182,7 +182,7 @@ static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
     return result;
   }
   /* Smaller blocks that were there before go with the context: giving them back would wait for
-     whatever the device is doing. The CPU step's pinned half of a slot keeps its size. */
+     whatever the device is doing. The CPU step's pinned half of a slot follows (grow). */
   if (!ring->staged) {
     ring->slot_count = slots;
     ring->slot_elements = elements;
@@ -328,7 +328,7 @@ struct proof_words {
   float verdict;
 };
 
-static bool prepare(struct ring *ring) {
+static bool pin_slots(struct ring *ring) {
   const size_t slot_bytes = ring->slot_elements * sizeof(float);
   for (unsigned i = 0; i < ring->slot_count; i++) {
     struct ring_slot *slot = &ring->slots[i];
@@ -339,6 +339,41 @@ static bool prepare(struct ring *ring) {
     TRY(pin(&memory, slot_bytes));
     slot->gradient = memory;
   }
+  return true;
+}
+
+/* Larger device slots were made since the pinned ones: they follow. What the old ones are in use for
+   goes on, so they are kept until the context ends. On failure they stay. */
+static bool grow(struct ring *ring) {
+  const size_t elements = fitting(ring->slot_bytes, 2, sizeof(float));
+  if (elements <= ring->slot_elements)
+    return true;
+  struct ring larger = *ring;
+  larger.slot_elements = elements;
+  if (!pin_slots(&larger)) {
+    for (unsigned i = 0; i < ring->slot_count; i++) {
+      if (larger.slots[i].words != ring->slots[i].words)
+        driver.cuMemFreeHost(larger.slots[i].words);
+      if (larger.slots[i].gradient != ring->slots[i].gradient)
+        driver.cuMemFreeHost(larger.slots[i].gradient);
+    }
+    memcpy(ring->why, larger.why, sizeof ring->why);
+    return false;
+  }
+  ring->slot_elements = elements;
+  for (unsigned i = 0; i < ring->slot_count; i++) {
+    struct ring_slot *slot = &ring->slots[i];
+    slot->words = larger.slots[i].words;
+    slot->gradient = larger.slots[i].gradient;
+    slot->update = larger.slots[i].update;
+    slot->second = slot->first + ring_part_bytes(elements, sizeof(float));
+  }
+  return true;
+}
+
+static bool prepare(struct ring *ring) {
+  if (!pin_slots(ring))
+    return false;
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     struct ring_proof *proof = &ring->proofs[i];
     void *memory = NULL;
@@ -358,8 +393,10 @@ static bool prepare(struct ring *ring) {
 
 bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
   CUresult result;
-  if (ring->prepared || ring->cannot_prepare)
-    return ring->prepared;
+  if (ring->prepared)
+    return grow(ring);
+  if (ring->cannot_prepare)
+    return false;
   ring->why[0] = 0;
   if (!ring->kernels.gather)
     snprintf(ring->why, sizeof ring->why, "the kernels of the CPU step could not be loaded");

@@ -217,10 +217,6 @@ static bool runs_in_order(const struct plan *plan) {
 static bool cpu_possible(struct plan *plan, const char **why) {
   const struct arguments *arguments = &plan->arguments;
   const enum adam_type type = plan->function->family.type;
-  if (!ring_piece_elements(plan->ring, adam_type_opmath(type))) {
-    *why = "staging was made for smaller types: a slot holds no chunk of doubles";
-    return false;
-  }
   if (type != ADAM_TYPE_DOUBLE && arguments->weight_decay != 0 &&
       (float)arguments->weight_decay == 0) {
     *why = "the weight decay is nothing as a float";
@@ -239,6 +235,10 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   }
   if (!ring_prepare(plan->ring, process_config(), api)) {
     *why = plan->ring->why;
+    return false;
+  }
+  if (!ring_piece_elements(plan->ring, adam_type_opmath(type))) {
+    *why = "staging was made for smaller types: a slot holds no chunk of doubles";
     return false;
   }
   plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);

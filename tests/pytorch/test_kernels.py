@@ -53,7 +53,7 @@ def register(kind, type_name, amsgrad):
         steps(t, kind, type_name, amsgrad)
     kernel.__name__ = family.lower().replace(" ", "_").replace("/", "_with_")
     kernel.__doc__ = f"{family}: its state moves, and every bit stays the same"
-    case(family, modes="stream direct")(kernel)
+    case(family, modes="cpu stream direct")(kernel)
 
 
 for kind in (torch.optim.Adam, torch.optim.AdamW):
