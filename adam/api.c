@@ -19,10 +19,23 @@ static void api_scalars(enum adam_generation generation, const struct adam_hyper
 }
 
 static void api_reference(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
-                          const struct adam_scalars *scalars, uint64_t elements, float *p,
-                          const float *g, float *m, float *v) {
+                          const struct adam_scalars *scalars, uint64_t elements,
+                          const struct adam_tensors *tensors) {
   const float_environment found = float_environment_enter();
-  reference_step(candidate, hyper, scalars, elements, p, g, m, v);
+  reference_step(candidate, hyper, scalars, elements, tensors);
+  float_environment_leave(found);
+}
+
+static double api_load(enum adam_type type, const void *array, uint64_t index) {
+  const float_environment found = float_environment_enter();
+  const double value = load_element(type, array, index);
+  float_environment_leave(found);
+  return value;
+}
+
+static void api_store(enum adam_type type, void *array, uint64_t index, double value) {
+  const float_environment found = float_environment_enter();
+  store_element(type, array, index, value);
   float_environment_leave(found);
 }
 
@@ -36,7 +49,10 @@ static const struct adam_api api = {
     .step = team_step,
     .scalars = api_scalars,
     .reference = api_reference,
+    .load = api_load,
+    .store = api_store,
     .generation_name = generation_name,
+    .type_name = type_name,
     .isa_name = isa_name,
 };
 

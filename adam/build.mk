@@ -1,7 +1,7 @@
 # The companion liboffload-adam.so, its twin with another ABI number (for tests), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
-ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels_scalar.c
-ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc policy/version.h
+ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/reciprocal.c adam/kernels_scalar.c
+ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
 ADAM_MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 ifeq ($(ADAM_MACHINE),x86_64)
 ADAM_SRC += adam/kernels_avx2.c adam/kernels_avx512.c
@@ -12,7 +12,7 @@ ADAM_OBJS := $(ADAM_SRC:%.c=$(B)/%.o)
 ADAM_LIBS := -fopenmp -lm -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -Wl,--pop-state
 
 # Each instruction set's flags for its own file and no other: the rest must run on every machine.
-$(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma
+$(B)/adam/kernels_avx2.o: ADAM_CFLAGS += -mavx2 -mfma -mf16c
 $(B)/adam/kernels_avx512.o: ADAM_CFLAGS += -mavx512f
 
 $(B)/adam/%.o: adam/%.c $(ADAM_HDR) adam/build.mk Makefile
@@ -37,8 +37,8 @@ $(B)/test/liboffload-adam-other-abi.so: $(ADAM_LIBRARY_OBJS) $(B)/adam/api-other
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
 
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
-ADAM_TESTS := adam_kernels adam_wheels adam_scalars adam_team
-$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/lib/tap.h $(ADAM_OBJS)
+ADAM_TESTS := adam_kernels adam_reciprocal adam_wheels adam_scalars adam_team
+$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/unit/adam_wheels.def tests/lib/tap.h $(ADAM_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) $< $(ADAM_OBJS) $(ADAM_LIBS) -o $@
 UNIT_TESTS += $(ADAM_TESTS:%=$(B)/test/%)
@@ -58,3 +58,21 @@ $(B)/adam-bench: adam/bench.c adam/adam.h | $(B)/liboffload-adam.so
 	$(CC) $(ADAM_CFLAGS) -O3 $< $(ADAM_LIBS) -ldl -o $@
 BENCHES += $(B)/adam-bench
 ALL += $(B)/adam-bench
+
+# The peers: DeepSpeed's CPU Adam, built from its source package, and PyTorch's fused AdamW of the environment that
+# integration/pytorch makes (with stand-ins for the NVIDIA libraries that it wants and nothing here calls).
+BENCH_PEERS := $(B)/bench_peers
+BENCH_PEERS_ARGUMENTS ?=
+$(BENCH_PEERS)/libpeers.so: adam/bench_peers.c adam/adam.h
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -O3 -shared $< $(ADAM_LIBS) -ldl -o $@
+
+## bench-peers: the CPU step beside DeepSpeed's and PyTorch's, in build/bench_peers.json (BENCH_PEERS_ARGUMENTS='--elements ...')
+.PHONY: bench-peers
+bench-peers: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13 \
+  pytorch-environment
+	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib \
+	  $(BENCH_PEERS)/libraries
+	@LD_LIBRARY_PATH=$(abspath $(BENCH_PEERS)/libraries):$(abspath $(B)/gpusim) PYTHONPYCACHEPREFIX=$(BENCH_PEERS)/pycache \
+	  $(PYTORCH_ENVIRONMENT)/bin/python adam/bench_peers.py --companion $(abspath $(B)/liboffload-adam.so) \
+	  --work $(abspath $(BENCH_PEERS)) --output $(B)/bench_peers.json $(BENCH_PEERS_ARGUMENTS)

@@ -1,6 +1,9 @@
 /* Instruction sets: found by cpuid at run time, so that one object serves all machines. */
 #include "isa.h"
 #include <stdio.h>
+#if defined __x86_64__
+#include <cpuid.h>
+#endif
 
 static const char *const names[] = {[ADAM_ISA_AUTO] = "auto",
                                     [ADAM_ISA_SCALAR] = "scalar",
@@ -27,11 +30,19 @@ const char *isa_name(enum adam_isa isa) {
   return (unsigned)isa < ISAS ? names[isa] : "unknown";
 }
 
+#if defined __x86_64__
+/* Conversions of half; the compilers' own lists of features don't all have it. */
+static bool has_f16c(void) {
+  unsigned eax, ebx, ecx = 0, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_F16C;
+}
+#endif
+
 unsigned isa_available(void) {
   unsigned available = 1u << ADAM_ISA_SCALAR;
 #if defined __x86_64__
   __builtin_cpu_init(); /* asks XCR0 too: whether the operating system saves the registers */
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
     available |= 1u << ADAM_ISA_AVX2;
   if (__builtin_cpu_supports("avx512f"))
     available |= 1u << ADAM_ISA_AVX512;
@@ -60,10 +71,11 @@ const struct adam_kernels *isa_choose(enum adam_isa wanted, unsigned available,
         *chosen = preferred[i];
         return tables[preferred[i]];
       }
-    snprintf(error, error_bytes,
-             "the CPU step needs AVX2 with FMA (x86-64) or NEON (aarch64), and this CPU has "
-             "neither: use OFFLOAD_STEP=stream or direct, or OFFLOAD_ISA=scalar to take the slow "
-             "plain code all the same");
+    snprintf(
+        error, error_bytes,
+        "the CPU step needs AVX2 with FMA and F16C (x86-64) or NEON (aarch64), and this CPU has "
+        "neither: use OFFLOAD_STEP=stream or direct, or OFFLOAD_ISA=scalar to take the slow "
+        "plain code all the same");
     return NULL;
   }
   if ((unsigned)wanted < ISAS && available >> wanted & 1 && tables[wanted]) {

@@ -13,8 +13,11 @@ __asm__(".symver pow, pow@GLIBC_2.17");
 #endif
 
 const char *generation_name(enum adam_generation generation) {
-  static const char *const names[ADAM_GENERATIONS] = {
-      [ADAM_OLD] = "torch 2.0-2.2", [ADAM_DOUBLE] = "torch 2.3-2.10", [ADAM_FLOAT] = "torch 2.11+"};
+  static const char *const names[ADAM_GENERATIONS] = {[ADAM_OLD] = "torch 2.0-2.2",
+                                                      [ADAM_DOUBLE] = "torch 2.3-2.10",
+                                                      [ADAM_FLOAT] = "torch 2.11+",
+                                                      [ADAM_MIXED] =
+                                                          "torch 2.12+ with bf16 moments"};
   return (unsigned)generation < ADAM_GENERATIONS ? names[generation] : "unknown";
 }
 
@@ -45,16 +48,25 @@ void scalars_by_libm(enum adam_generation generation, const struct adam_hyper *h
                      int nudge1, int nudge2, struct adam_scalars *scalars) {
   scalars->lr_decay = (float)hyper->lr * (float)hyper->weight_decay;
   scalars->lr_decay_double = hyper->lr * hyper->weight_decay;
-  if (generation == ADAM_FLOAT) {
-    const float correction1 = 1.0f - nudge_float(powf((float)hyper->beta1, step), nudge1);
-    const float correction2 = 1.0f - nudge_float(powf((float)hyper->beta2, step), nudge2);
-    scalars->bias_correction2_sqrt = sqrtf(correction2);
-    scalars->step_size = (float)hyper->lr / correction1;
-    return;
-  }
   const double correction1 = 1.0 - nudge_double(pow(hyper->beta1, (double)step), nudge1);
   const double correction2 = 1.0 - nudge_double(pow(hyper->beta2, (double)step), nudge2);
-  scalars->bias_correction2_sqrt =
-      generation == ADAM_OLD ? sqrtf((float)correction2) : (float)sqrt(correction2);
-  scalars->step_size = (float)(hyper->lr / (double)(float)correction1);
+  scalars->bias_correction2_sqrt_double = sqrt(correction2);
+  scalars->step_size_double = hyper->lr / correction1;
+  switch (generation) {
+  case ADAM_FLOAT: {
+    const float power1 = nudge_float(powf((float)hyper->beta1, step), nudge1);
+    const float power2 = nudge_float(powf((float)hyper->beta2, step), nudge2);
+    scalars->bias_correction2_sqrt = sqrtf(1.0f - power2);
+    scalars->step_size = (float)hyper->lr / (1.0f - power1);
+    return;
+  }
+  case ADAM_MIXED:
+    scalars->bias_correction2_sqrt = (float)sqrt(correction2);
+    scalars->step_size = (float)hyper->lr / (float)correction1;
+    return;
+  default:
+    scalars->bias_correction2_sqrt =
+        generation == ADAM_OLD ? sqrtf((float)correction2) : (float)sqrt(correction2);
+    scalars->step_size = (float)(hyper->lr / (double)(float)correction1);
+  }
 }

@@ -119,20 +119,6 @@ void team_destroy(struct adam_team *team) {
   free(team);
 }
 
-void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
-  c->beta1 = job->beta1;
-  c->beta2 = job->beta2;
-  c->one_minus_beta1 = 1.0 - job->beta1;
-  c->one_minus_beta2 = 1.0 - job->beta2;
-  c->eps = job->eps;
-  c->beta1_float = (float)job->beta1;
-  c->beta2_float = (float)job->beta2;
-  c->eps_float = (float)job->eps;
-  c->step_size = job->scalars.step_size;
-  c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
-  c->gradient_sign = job->negate ? 0x80000000u : 0;
-}
-
 /* Thread `index` of `threads` does its range. Failing to take the CPUs only costs speed. */
 static void do_range(struct adam_team *team, const struct adam_job *job,
                      const struct adam_constants *constants, int index, int threads) {
@@ -147,11 +133,16 @@ static void do_range(struct adam_team *team, const struct adam_job *job,
     end = job->elements;
   if (first >= end)
     return;
-  adam_kernel *kernel =
-      job->generation == ADAM_FLOAT ? team->kernels->float_scalars : team->kernels->double_scalars;
+  const size_t gradient_bytes = adam_type_bytes(job->gradient_type);
+  const size_t state_bytes = adam_type_bytes(job->state_type);
+  const size_t update_bytes = adam_type_bytes(adam_type_opmath(job->state_type));
+  char *const larger = job->max_exp_avg_sq;
+  adam_kernel *const kernel = adam_kernel_of(team->kernels, job);
   const float_environment found = float_environment_enter();
-  kernel(constants, job->gradient + first, job->exp_avg + first, job->exp_avg_sq + first,
-         job->update + first, end - first);
+  kernel(constants, (const char *)job->gradient + first * gradient_bytes,
+         (char *)job->exp_avg + first * state_bytes, (char *)job->exp_avg_sq + first * state_bytes,
+         larger ? larger + first * state_bytes : NULL, (char *)job->update + first * update_bytes,
+         end - first);
   float_environment_leave(found);
 }
 
@@ -174,17 +165,20 @@ run_team(struct adam_team *team, const struct adam_job *job,
   take_part(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
 }
 
-void team_step(struct adam_team *team, const struct adam_job *job) {
+bool team_step(struct adam_team *team, const struct adam_job *job) {
+  if (!adam_kernel_of(team->kernels, job))
+    return false;
   struct adam_constants constants;
   const float_environment found = float_environment_enter();
   adam_constants_of(job, &constants);
   float_environment_leave(found);
   if (team->threads == 1 || job->elements < ELEMENTS_WORTH_A_TEAM) {
     do_range(team, job, &constants, 0, 1);
-    return;
+    return true;
   }
   allow_threads();
   atomic_fetch_add_explicit(&team->begun, 1, memory_order_release);
   run_team(team, job, &constants);
   atomic_load_explicit(&team->ended, memory_order_acquire);
+  return true;
 }

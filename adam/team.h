@@ -7,5 +7,5 @@ struct adam_team *team_create(int threads, enum adam_isa isa, char *error, size_
 void team_destroy(struct adam_team *);
 enum adam_isa team_isa(const struct adam_team *);
 int team_threads(const struct adam_team *);
-void team_step(struct adam_team *, const struct adam_job *);
+bool team_step(struct adam_team *, const struct adam_job *);
 #endif

@@ -12,33 +12,36 @@
 #include <string.h>
 #include <time.h>
 
-/* Scratch on the device: p, g, m, v, then words and update (as a ring slot), g', step and lr. A
- * list has room for the offset. */
+/* Scratch on the device: step, lr and grad_scale, then the kernel's lists one behind the other, so
+ * that one copy brings all of them; words and update (as a ring slot), what the prologue made. A list
+ * has room for the offset. */
 enum {
-  LIST_FLOATS = 4160,
-  LIST_BYTES = LIST_FLOATS * 4,
-  SLOT_AT = 4 * LIST_BYTES,
-  GPRIME_AT = SLOT_AT + RING_HEAD + LIST_BYTES,
-  STEP_AT = GPRIME_AT + LIST_BYTES,
-  LR_AT = STEP_AT + 4
+  LIST_ELEMENTS = 4160,
+  STEP_AT = 0,
+  LR_AT = 4,
+  SCALE_AT = 8,
+  LISTS_AT = 64,
+  LIST_BYTES_MOST = LIST_ELEMENTS * ELEMENT_BYTES_MOST,
+  SLOT_AT = LISTS_AT + LISTS_MOST * LIST_BYTES_MOST,
+  GRADIENT_AT = SLOT_AT + RING_HEAD + LIST_BYTES_MOST,
+  SCRATCH_BYTES = GRADIENT_AT + LIST_BYTES_MOST
 };
-_Static_assert((int)LR_AT + 4 <= (int)CALIBRATION_BYTES, "the scratch block holds all of it");
-_Static_assert((int)CALIBRATION_ELEMENTS < (int)LIST_FLOATS, "a list holds a set and its offset");
+_Static_assert((int)SCRATCH_BYTES <= (int)CALIBRATION_BYTES, "the scratch block holds all of it");
+_Static_assert((int)CALIBRATION_ELEMENTS < (int)LIST_ELEMENTS, "a list holds a set and its offset");
 
-/* Host side of one calibration. */
+/* Host side of one calibration: the lists of a set, of whatever type. */
 struct lists {
-  float p[LIST_FLOATS], g[LIST_FLOATS], m[LIST_FLOATS], v[LIST_FLOATS];
+  double memory[LISTS_MOST][LIST_ELEMENTS];
 };
-_Static_assert(sizeof(struct lists) == 4 * (size_t)LIST_BYTES, "as on the device");
 struct bench {
   struct lists in[CALIBRATION_SETS],
       out[CALIBRATION_SETS]; /* before and after the program's kernel */
   struct lists work;
-  float gradient[LIST_FLOATS];
+  double gradient[LIST_ELEMENTS];
   unsigned char metadata[METADATA_BYTES_MOST];
   struct {
     struct slot_words words;
-    float update[LIST_FLOATS];
+    double update[LIST_ELEMENTS];
   } slot;
 };
 
@@ -67,26 +70,47 @@ enum { STEPS_BETWEEN_TRIES = 8 };
 unsigned branch_bits(const struct arguments *arguments) {
   return (arguments->weight_decay != 0 ? BRANCH_DECAY : 0u) |
          (arguments->maximize ? BRANCH_MAXIMIZE : 0u) |
-         (arguments->lr_pointer ? BRANCH_LR_POINTER : 0u);
+         (arguments->lr_pointer ? BRANCH_LR_POINTER : 0u) |
+         (arguments->grad_scale ? BRANCH_SCALE : 0u);
 }
 
-static struct elements elements_of(struct lists *lists) {
-  return (struct elements){lists->p, lists->g, lists->m, lists->v};
+/* Lists are in the kernel's order: p, g, m, v and max_v. */
+static struct adam_tensors tensors_of(const struct calibration_set *set, struct lists *lists) {
+  return (struct adam_tensors){.p = lists->memory[LIST_PARAMETER],
+                               .g = lists->memory[LIST_GRADIENT],
+                               .m = lists->memory[LIST_EXP_AVG],
+                               .v = lists->memory[LIST_EXP_AVG_SQ],
+                               .max_v = lists->memory[LIST_MAX_EXP_AVG_SQ],
+                               .grad_scale = set->scale != 0 ? &set->scale : NULL};
+}
+
+/* Where a list begins; LISTS_MOST: where they end. */
+static size_t list_start(const struct run *run, unsigned list) {
+  const struct family *family = &run->function->family;
+  size_t at = LISTS_AT;
+  for (unsigned i = 0; i < list && i < family->lists; i++)
+    at += LIST_ELEMENTS * (size_t)element_bytes(family, (enum tensor_list)i);
+  return at;
+}
+
+static size_t list_offset(const struct run *run, const struct calibration_set *set, unsigned list) {
+  return list_start(run, list) +
+         set->offset * element_bytes(&run->function->family, (enum tensor_list)list);
 }
 
 static CUdeviceptr list_at(const struct run *run, const struct calibration_set *set,
                            unsigned list) {
-  return run->ring->calibration + list * LIST_BYTES + set->offset * sizeof(float);
+  return run->ring->calibration + list_offset(run, set, list);
+}
+
+static size_t list_bytes(const struct run *run, const struct calibration_set *set, unsigned list) {
+  return set->elements * element_bytes(&run->function->family, (enum tensor_list)list);
 }
 
 /* The pinned mirror of what lies at an offset of the device's scratch. Copies from and to pageable
    memory would wait in the driver, without a deadline. */
 static void *mirror(const struct run *run, size_t at) {
   return (char *)run->ring->calibration_mirror + at;
-}
-
-static size_t list_offset(const struct calibration_set *set, unsigned list) {
-  return list * (size_t)LIST_BYTES + set->offset * sizeof(float);
 }
 
 static CUresult finished(const struct run *run) {
@@ -100,29 +124,33 @@ static CUresult finished(const struct run *run) {
   return result;
 }
 
+/* The set's scalars and lists. */
 static CUresult upload(const struct run *run, const struct calibration_set *set,
                        const struct lists *lists) {
-  const float *const from[] = {lists->p, lists->g, lists->m, lists->v};
-  const size_t bytes = set->elements * sizeof(float);
-  for (unsigned i = 0; i < 4; i++) {
-    float *pinned = mirror(run, list_offset(set, i));
-    memcpy(pinned, from[i], bytes);
-    TRY(driver.cuMemcpyHtoDAsync_v2(list_at(run, set, i), pinned, bytes, run->ring->scratch));
-  }
+  float *words = mirror(run, STEP_AT);
+  words[0] = set->step;
+  words[LR_AT / 4] = (float)set->hyper.lr;
+  words[SCALE_AT / 4] = set->scale;
+  for (unsigned i = 0; i < run->function->family.lists; i++)
+    memcpy(mirror(run, list_offset(run, set, i)), lists->memory[i], list_bytes(run, set, i));
+  return driver.cuMemcpyHtoDAsync_v2(run->ring->calibration, mirror(run, 0),
+                                     list_start(run, LISTS_MOST), run->ring->scratch);
+}
+
+/* The lists before `end`. */
+static CUresult download(const struct run *run, const struct calibration_set *set, unsigned end,
+                         struct lists *lists) {
+  const size_t from = list_start(run, 0), bytes = list_start(run, end) - from;
+  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, from), run->ring->calibration + from, bytes,
+                                  run->ring->scratch));
+  TRY(finished(run));
+  for (unsigned i = 0; i < end; i++)
+    memcpy(lists->memory[i], mirror(run, list_offset(run, set, i)), list_bytes(run, set, i));
   return CUDA_SUCCESS;
 }
 
-static CUresult download(const struct run *run, const struct calibration_set *set,
-                         struct lists *lists) {
-  float *const to[] = {lists->p, lists->g, lists->m, lists->v};
-  const size_t bytes = set->elements * sizeof(float);
-  for (unsigned i = 0; i < 4; i++)
-    TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, list_offset(set, i)), list_at(run, set, i), bytes,
-                                    run->ring->scratch));
-  TRY(finished(run));
-  for (unsigned i = 0; i < 4; i++)
-    memcpy(to[i], mirror(run, list_offset(set, i)), bytes);
-  return CUDA_SUCCESS;
+static const float *scale_on_device(const struct run *run) {
+  return run->what.scales ? (const float *)(uintptr_t)(run->ring->calibration + SCALE_AT) : NULL;
 }
 
 /* The program's kernel over one set. */
@@ -132,14 +160,12 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
   struct lists *in = &run->bench->in[index];
   unsigned char *metadata = run->bench->metadata;
   const CUdeviceptr base = run->ring->calibration;
-  const uintptr_t addresses[4] = {list_at(run, set, 0), list_at(run, set, 1), list_at(run, set, 2),
-                                  list_at(run, set, 3)};
+  uintptr_t addresses[LISTS_MOST];
+  for (unsigned i = 0; i < LISTS_MOST; i++)
+    addresses[i] = list_at(run, set, i);
   memset(metadata, 0, METADATA_BYTES_MOST);
   metadata_set_tensor(family, metadata, 0, addresses, set->elements, base + STEP_AT);
   metadata_set_block(family, metadata, 0, 0, 0);
-  float *words = mirror(run, STEP_AT);
-  words[0] = set->step;
-  words[1] = (float)set->hyper.lr;
   struct arguments arguments = arguments_of(family);
   arguments.metadata = metadata;
   if (run->what.lr_is_float)
@@ -150,24 +176,64 @@ static CUresult run_kernel(const struct run *run, unsigned index) {
   arguments.weight_decay = set->hyper.weight_decay;
   arguments.eps = set->hyper.eps;
   arguments.maximize = set->hyper.maximize;
-  calibration_fill(&run->what, set, index, elements_of(in));
+  arguments.grad_scale = scale_on_device(run);
+  const struct adam_tensors filled = tensors_of(set, in);
+  calibration_fill(run->api, &run->what, set, index, &filled);
   TRY(upload(run, set, in));
-  TRY(driver.cuMemcpyHtoDAsync_v2(base + STEP_AT, words, 2 * sizeof *words, run->ring->scratch));
   TRY(arguments_launch(run->function, &arguments, 1, 0, run->ring->scratch));
-  return download(run, set, &run->bench->out[index]);
+  return download(run, set, family->lists, &run->bench->out[index]);
 }
 
 /* Whether a candidate explains every set. */
 static bool explains(struct run *run, const struct adam_candidate *candidate,
                      struct adam_scalars scalars[CALIBRATION_SETS]) {
   for (unsigned i = 0; i < CALIBRATION_SETS; i++) {
+    const struct calibration_set *set = &run->sets[i];
+    const struct adam_tensors in = tensors_of(set, &run->bench->in[i]),
+                              out = tensors_of(set, &run->bench->out[i]),
+                              work = tensors_of(set, &run->bench->work);
     bool nudged;
-    if (!elements_prove(run->api, candidate, &run->sets[i].hyper, run->sets[i].step,
-                        run->sets[i].elements, elements_of(&run->bench->in[i]),
-                        elements_of(&run->bench->out[i]), elements_of(&run->bench->work),
-                        &scalars[i], &nudged))
+    if (!elements_prove(run->api, candidate, &set->hyper, set->step, set->elements, &in, &out,
+                        &work, &scalars[i], &nudged))
       return false;
   }
+  return true;
+}
+
+/* The CPU's part of it: from the gradient to update and moments. */
+static bool step_moments(struct run *run, const struct adam_candidate *candidate, unsigned index,
+                         bool prologue) {
+  const struct calibration_set *set = &run->sets[index];
+  struct bench *bench = run->bench;
+  const struct adam_tensors work = tensors_of(set, &bench->work);
+  const struct adam_job job = {
+      .gradient = bench->gradient,
+      .exp_avg = work.m,
+      .exp_avg_sq = work.v,
+      .max_exp_avg_sq = candidate->amsgrad ? work.max_v : NULL,
+      .update = bench->slot.update,
+      .elements = set->elements,
+      .negate = set->hyper.maximize && !prologue,
+      .generation = candidate->generation,
+      .form = candidate->form,
+      .gradient_type = prologue ? adam_type_opmath(candidate->type) : candidate->type,
+      .state_type = candidate->state_type,
+      .beta1 = set->hyper.beta1,
+      .beta2 = set->hyper.beta2,
+      .eps = set->hyper.eps,
+      .scalars = run->scalars[index],
+  };
+  struct slot_words *words = &bench->slot.words;
+  words->lr_decay = job.scalars.lr_decay;
+  words->lr_decay_double = job.scalars.lr_decay_double;
+  return worker_call(run->ring->worker, &job);
+}
+
+static bool lists_equal(const struct run *run, const struct calibration_set *set,
+                        const struct lists *a, const struct lists *b) {
+  for (unsigned i = 0; i < run->function->family.lists; i++)
+    if (memcmp(a->memory[i], b->memory[i], list_bytes(run, set, i)) != 0)
+      return false;
   return true;
 }
 
@@ -179,49 +245,39 @@ static CUresult run_replacement(struct run *run, const struct adam_candidate *ca
   struct bench *bench = run->bench;
   struct ring *ring = run->ring;
   const CUdeviceptr base = ring->calibration;
-  const size_t bytes = set->elements * sizeof(float);
-  const bool ships_decay = candidate->mode == ADAM_L2 && candidate->decay != ADAM_DECAY_NONE;
   enum { GENERATION = 1 };
-  TRY(upload(run, set, &bench->in[index]));
-  if (ships_decay)
-    TRY(ring_gprime(ring, list_at(run, set, LIST_PARAMETER), list_at(run, set, LIST_GRADIENT),
-                    base + GPRIME_AT, set->elements, candidate, &set->hyper, ring->scratch));
-  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, GPRIME_AT),
-                                  ships_decay ? base + GPRIME_AT : list_at(run, set, LIST_GRADIENT),
-                                  bytes, ring->scratch));
-  TRY(finished(run));
-  memcpy(bench->gradient, mirror(run, GPRIME_AT), bytes);
-  bench->work = bench->in[index];
-  const struct adam_job job = {
-      .gradient = bench->gradient,
-      .exp_avg = bench->work.m,
-      .exp_avg_sq = bench->work.v,
-      .update = bench->slot.update,
+  const struct kernel_run on_device = {
+      .candidate = *candidate,
+      .p = list_at(run, set, LIST_PARAMETER),
+      .g = list_at(run, set, LIST_GRADIENT),
+      .grad_scale = scale_on_device(run),
       .elements = set->elements,
-      .negate = set->hyper.maximize && !ships_decay,
-      .generation = candidate->generation,
-      .beta1 = set->hyper.beta1,
-      .beta2 = set->hyper.beta2,
-      .eps = set->hyper.eps,
-      .scalars = run->scalars[index],
   };
-  worker_call(ring->worker, &job);
-  struct slot_words *words = &bench->slot.words;
-  atomic_store_explicit(&words->status, slot_status(GENERATION, SLOT_APPLY), memory_order_relaxed);
-  words->lr_decay = job.scalars.lr_decay;
-  words->lr_decay_double = job.scalars.lr_decay_double;
-  memcpy(mirror(run, SLOT_AT), &bench->slot, RING_HEAD + bytes);
-  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, mirror(run, SLOT_AT), RING_HEAD + bytes,
+  const bool prologue = kernels_need_prologue(candidate, on_device.grad_scale);
+  const size_t update_bytes = set->elements * adam_type_bytes(adam_type_opmath(candidate->type));
+  const size_t gradient_bytes = prologue ? update_bytes : list_bytes(run, set, LIST_GRADIENT);
+  TRY(upload(run, set, &bench->in[index]));
+  if (prologue)
+    TRY(kernels_prologue(&ring->kernels, &on_device, &set->hyper, base + GRADIENT_AT,
+                         ring->scratch));
+  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, GRADIENT_AT),
+                                  prologue ? base + GRADIENT_AT : on_device.g, gradient_bytes,
                                   ring->scratch));
-  TRY(ring_apply(ring, list_at(run, set, LIST_PARAMETER), base + SLOT_AT, set->elements, GENERATION,
-                 candidate, ring->scratch));
-  float *p = mirror(run, list_offset(set, LIST_PARAMETER));
-  TRY(driver.cuMemcpyDtoHAsync_v2(p, list_at(run, set, LIST_PARAMETER), bytes, ring->scratch));
   TRY(finished(run));
-  memcpy(bench->work.p, p, bytes);
-  const struct lists *out = &bench->out[index];
-  *same = memcmp(bench->work.p, out->p, bytes) == 0 && memcmp(bench->work.m, out->m, bytes) == 0 &&
-          memcmp(bench->work.v, out->v, bytes) == 0;
+  memcpy(bench->gradient, mirror(run, GRADIENT_AT), gradient_bytes);
+  bench->work = bench->in[index];
+  if (!step_moments(run, candidate, index, prologue)) {
+    *same = false;
+    return CUDA_SUCCESS;
+  }
+  atomic_store_explicit(&bench->slot.words.status, slot_status(GENERATION, SLOT_APPLY),
+                        memory_order_relaxed);
+  memcpy(mirror(run, SLOT_AT), &bench->slot, RING_HEAD + update_bytes);
+  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, mirror(run, SLOT_AT), RING_HEAD + update_bytes,
+                                  ring->scratch));
+  TRY(kernels_apply(&ring->kernels, &on_device, base + SLOT_AT, GENERATION, ring->scratch));
+  TRY(download(run, set, LIST_STATE, &bench->work)); /* p, and g as it was written back */
+  *same = lists_equal(run, set, &bench->work, &bench->out[index]);
   return CUDA_SUCCESS;
 }
 
@@ -232,7 +288,7 @@ static const char *decay_name(enum adam_decay decay) {
 /* The one candidate that explains the kernel, into the branch; or why there is none. */
 static void choose(struct run *run, struct branch *branch) {
   struct adam_candidate candidates[CANDIDATES_MOST];
-  const unsigned count = candidates_list(run->what.mode, run->what.decays, candidates);
+  const unsigned count = candidates_list(&run->what.shape, run->what.decays, candidates);
   unsigned left = 0, chosen = 0;
   for (unsigned i = 0; i < count; i++) {
     struct adam_scalars scalars[CALIBRATION_SETS];
@@ -328,9 +384,10 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
     return NULL;
   }
   run.what = (struct calibration_case){
-      .mode = function->family.mode,
+      .shape = family_shape(&function->family),
       .decays = arguments->weight_decay != 0,
       .lr_is_float = arguments->lr_pointer != NULL,
+      .scales = arguments->grad_scale != NULL,
       .hyper = {.lr = arguments->lr_pointer ? 1e-3 : arguments->lr,
                 .beta1 = arguments->beta1,
                 .beta2 = arguments->beta2,

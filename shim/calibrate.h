@@ -1,6 +1,6 @@
 /* Calibration: which arithmetic does a kernel have? The program's own kernel runs on scratch data
    with scalars of our own choosing and is compared bit for bit with every candidate; then the whole
-   path that would replace it (gradient with decay, worker, apply kernel) is compared as well.
+   path that would replace it (prologue, worker, apply kernel) is compared as well.
    Exactly one candidate must be left. Once for each function, context and branch of the kernel that
    launch values choose. Under the enqueue lock, with nothing of the launch enqueued yet. */
 #ifndef OFFLOAD_CALIBRATE_H
@@ -8,7 +8,7 @@
 #include "ring.h"
 
 /* Launch values that choose another path through the kernel. */
-enum branch_bits { BRANCH_DECAY = 1, BRANCH_MAXIMIZE = 2, BRANCH_LR_POINTER = 4 };
+enum branch_bits { BRANCH_DECAY = 1, BRANCH_MAXIMIZE = 2, BRANCH_LR_POINTER = 4, BRANCH_SCALE = 8 };
 
 struct branch {
   struct branch *next;

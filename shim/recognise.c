@@ -31,7 +31,7 @@ static const struct type {
   const char *title, *functor;
   unsigned lists;
   enum signature_id first;
-  unsigned parameter_bytes, state_bytes;
+  enum adam_type parameter, state;
   const char *before_2_3, *since_2_3;
 } types[] = {
 #define TYPE(...) {__VA_ARGS__},
@@ -177,8 +177,10 @@ static void lay_out_arguments(struct family *family, const struct signature *sig
 static struct family family_of(const struct parts *parts, const struct layout *layout) {
   struct family family = {.family = parts->optimizer->family,
                           .mode = parts->optimizer->mode,
-                          .parameter_bytes = parts->type->parameter_bytes,
-                          .state_bytes = parts->type->state_bytes};
+                          .type = parts->type->parameter,
+                          .state_type = parts->type->state,
+                          .parameter_bytes = (unsigned)adam_type_bytes(parts->type->parameter),
+                          .state_bytes = (unsigned)adam_type_bytes(parts->type->state)};
   snprintf(family.name, sizeof family.name, "%s %s", parts->optimizer->title, parts->type->title);
   lay_out(&family, layout);
   lay_out_arguments(&family, &signatures[parts->signature]);

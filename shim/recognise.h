@@ -10,6 +10,7 @@
 #define OFFLOAD_RECOGNISE_H
 #include "../adam/adam.h"
 #include "../policy/report.h"
+#include "probe.h"
 #include "step.h"
 #include <cuda.h>
 #include <stdatomic.h>
@@ -58,7 +59,8 @@ struct family {
   char name[40];      /* "AdamW amsgrad bf16" */
   enum adam_mode mode;
   unsigned lists;                        /* 4, with amsgrad 5 */
-  unsigned parameter_bytes, state_bytes; /* of an element: parameters and gradients; each state */
+  enum adam_type type, state_type;       /* of parameters and gradients; of each state */
+  unsigned parameter_bytes, state_bytes; /* of an element of those */
 
   /* The kernel's parameters: the tensor list, then these, at `offsets` behind its end. */
   unsigned argument_count;
@@ -70,14 +72,13 @@ struct family {
   unsigned numel_offset, steps_offset, block_tensor_offset, block_chunk_offset;
 };
 
-/* What the library's own arithmetic (adam/) is for: fp32 throughout, without amsgrad. */
-static inline bool family_on_cpu(const struct family *family) {
-  return family->lists == 4 && family->parameter_bytes == sizeof(float) &&
-         family->state_bytes == sizeof(float);
-}
-
 static inline unsigned family_states(const struct family *family) {
   return family->lists - LIST_STATE;
+}
+
+static inline struct kernel_shape family_shape(const struct family *family) {
+  return (struct kernel_shape){family->mode, family->type, family->state_type,
+                               family->lists == LISTS_MOST};
 }
 
 static inline unsigned element_bytes(const struct family *family, enum tensor_list list) {

@@ -1,6 +1,6 @@
 /* A context's side of the steps: see ring.h. Every stage is made whole or not at all; what a failed
-   stage had made is given back, so that a later try starts clean. Longer than most rooms: stages, what they give back and the calls
-   of our kernels share the layout of slots. */
+   stage had made is given back, so that a later try starts clean. Longer than most rooms: stages and what
+   they give back share the layout of slots. */
 #define _GNU_SOURCE
 #include "ring.h"
 #include "process.h"
@@ -13,7 +13,7 @@
 
 #include "kernels_ptx.h" /* static const char kernels_ptx[] */
 
-enum { CONTEXTS_MOST = 16, THREADS = 256 };
+enum { CONTEXTS_MOST = 16 };
 static struct ring *rings[CONTEXTS_MOST];
 
 /* How long a context's end, or the process's, waits for steps in flight. */
@@ -109,10 +109,8 @@ static bool open_streams(struct ring *ring) {
 
 static bool open_kernels(struct ring *ring) {
   TRY(driver.cuModuleLoadData(&ring->module, kernels_ptx));
-  TRY(driver.cuModuleGetFunction(&ring->gather, ring->module, "off_gather"));
-  TRY(driver.cuModuleGetFunction(&ring->gprime, ring->module, "off_gprime"));
-  TRY(driver.cuModuleGetFunction(&ring->apply, ring->module, "off_apply"));
-  return true;
+  const CUresult result = kernels_find(ring->module, &ring->kernels);
+  return result == CUDA_SUCCESS || fail(ring, result, "cuModuleGetFunction");
 }
 
 bool ring_open(struct ring *ring) {
@@ -124,7 +122,7 @@ bool ring_open(struct ring *ring) {
     return false;
   if (!open_kernels(ring)) {
     report_reason("the CPU step is not to be had: its kernels can't be loaded (%s)", ring->why);
-    ring->gather = NULL; /* `stream` needs none of them */
+    /* `stream` needs none of them */
   }
   ring->opened = true;
   return true;
@@ -155,6 +153,11 @@ size_t ring_elements(const struct ring *ring, unsigned states, size_t state_byte
   return fitting(ring->slot_bytes, states, state_bytes);
 }
 
+size_t ring_piece_elements(const struct ring *ring, enum adam_type opmath) {
+  return ring->slot_elements * sizeof(float) / adam_type_bytes(opmath) / CHUNK_ELEMENTS *
+         CHUNK_ELEMENTS;
+}
+
 bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements) {
   for (unsigned count = RING_SLOTS; count >= 2; count /= 2) {
     const size_t each = fitting(bytes / count, 2, sizeof(float));
@@ -179,7 +182,7 @@ static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
     return result;
   }
   /* Smaller blocks that were there before go with the context: giving them back would wait for
-     whatever the device is doing. The CPU step's pinned half of a slot keeps its size. */
+     whatever the device is doing. The CPU step's pinned half of a slot follows (grow). */
   if (!ring->staged) {
     ring->slot_count = slots;
     ring->slot_elements = elements;
@@ -195,7 +198,7 @@ static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
 /* The CPU step's own device memory: the probe's tensors, its inputs, the verdicts, calibration's scratch. */
 enum {
   INPUTS_AT = (sizeof(struct proof_results) + 63) / 64 * 64,
-  VERDICTS_AT = INPUTS_AT + RING_INPUTS * sizeof(struct probe),
+  VERDICTS_AT = INPUTS_AT + RING_INPUTS * (size_t)PROBE_BYTES_MOST,
   CALIBRATION_AT = (VERDICTS_AT + RING_PROOFS * sizeof(float) + 63) / 64 * 64,
   CPU_BLOCK_BYTES = CALIBRATION_AT + CALIBRATION_BYTES
 };
@@ -210,7 +213,7 @@ static CUresult allocate_cpu_block(struct ring *ring) {
   ring->device_results = block;
   ring->calibration = block + CALIBRATION_AT;
   for (unsigned i = 0; i < RING_INPUTS; i++)
-    ring->inputs[i].device = block + INPUTS_AT + i * sizeof(struct probe);
+    ring->inputs[i].device = block + INPUTS_AT + i * (size_t)PROBE_BYTES_MOST;
   for (unsigned i = 0; i < RING_PROOFS; i++)
     ring->proofs[i].device_verdict = block + VERDICTS_AT + i * sizeof(float);
   return CUDA_SUCCESS;
@@ -234,7 +237,7 @@ static CUresult stage_first(struct ring *ring, const struct config *config, size
   if (bytes > useful)
     bytes = useful;
   /* Before the slots, which take the last of a full device. Without it, `stream` remains. */
-  if (config->step != STEP_STREAM && ring->gather)
+  if (config->step != STEP_STREAM && ring->kernels.gather)
     (void)allocate_cpu_block(ring);
   CUresult result = CUDA_SUCCESS;
   for (; ring_shape(bytes, least, &slots, &elements); bytes /= 2) {
@@ -325,17 +328,52 @@ struct proof_words {
   float verdict;
 };
 
-static bool prepare(struct ring *ring) {
+static bool pin_slots(struct ring *ring) {
   const size_t slot_bytes = ring->slot_elements * sizeof(float);
   for (unsigned i = 0; i < ring->slot_count; i++) {
     struct ring_slot *slot = &ring->slots[i];
     void *memory = NULL;
     TRY(pin(&memory, RING_HEAD + slot_bytes));
     slot->words = memory;
-    slot->update = (float *)(void *)((char *)memory + RING_HEAD);
+    slot->update = (char *)memory + RING_HEAD;
     TRY(pin(&memory, slot_bytes));
     slot->gradient = memory;
   }
+  return true;
+}
+
+/* Larger device slots were made since the pinned ones: they follow. What the old ones are in use for
+   goes on, so they are kept until the context ends. On failure they stay. */
+static bool grow(struct ring *ring) {
+  const size_t elements = fitting(ring->slot_bytes, 2, sizeof(float));
+  if (elements <= ring->slot_elements)
+    return true;
+  struct ring larger = *ring;
+  larger.slot_elements = elements;
+  if (!pin_slots(&larger)) {
+    for (unsigned i = 0; i < ring->slot_count; i++) {
+      if (larger.slots[i].words != ring->slots[i].words)
+        driver.cuMemFreeHost(larger.slots[i].words);
+      if (larger.slots[i].gradient != ring->slots[i].gradient)
+        driver.cuMemFreeHost(larger.slots[i].gradient);
+    }
+    memcpy(ring->why, larger.why, sizeof ring->why);
+    return false;
+  }
+  ring->slot_elements = elements;
+  for (unsigned i = 0; i < ring->slot_count; i++) {
+    struct ring_slot *slot = &ring->slots[i];
+    slot->words = larger.slots[i].words;
+    slot->gradient = larger.slots[i].gradient;
+    slot->update = larger.slots[i].update;
+    slot->second = slot->first + ring_part_bytes(elements, sizeof(float));
+  }
+  return true;
+}
+
+static bool prepare(struct ring *ring) {
+  if (!pin_slots(ring))
+    return false;
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     struct ring_proof *proof = &ring->proofs[i];
     void *memory = NULL;
@@ -347,18 +385,20 @@ static bool prepare(struct ring *ring) {
   }
   TRY(pin(&ring->calibration_mirror, CALIBRATION_BYTES));
   void *inputs = NULL;
-  TRY(pin(&inputs, RING_INPUTS * sizeof(struct probe)));
+  TRY(pin(&inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST));
   for (unsigned i = 0; i < RING_INPUTS; i++)
-    ring->inputs[i].pinned = (struct probe *)inputs + i;
+    ring->inputs[i].pinned = (char *)inputs + i * (size_t)PROBE_BYTES_MOST;
   return true;
 }
 
 bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
   CUresult result;
-  if (ring->prepared || ring->cannot_prepare)
-    return ring->prepared;
+  if (ring->prepared)
+    return grow(ring);
+  if (ring->cannot_prepare)
+    return false;
   ring->why[0] = 0;
-  if (!ring->gather)
+  if (!ring->kernels.gather)
     snprintf(ring->why, sizeof ring->why, "the kernels of the CPU step could not be loaded");
   else if ((result = allocate_cpu_block(ring)) != CUDA_SUCCESS)
     return fail(ring, result,
@@ -437,50 +477,4 @@ void ring_forget(CUcontext context, bool gone) {
     rings[i] = NULL;
     free(ring);
   }
-}
-
-/* ---- our kernels ---- */
-
-static unsigned blocks_for(uint64_t elements) {
-  return (unsigned)((elements + THREADS - 1) / THREADS);
-}
-
-CUresult ring_gather(const struct ring *ring, const uintptr_t *steps, unsigned tensors,
-                     const float *lr_pointer, CUdeviceptr inputs) {
-  uint64_t by_value[TENSORS_MOST] = {0};
-  for (unsigned i = 0; i < tensors; i++)
-    by_value[i] = steps[i];
-  CUdeviceptr out = ring->device_results;
-  void *parameters[] = {by_value, &lr_pointer, &inputs, &out};
-  return driver.cuLaunchKernel(ring->gather, tensors, 1, 1, PROBE_ELEMENTS, 1, 1, 0, ring->down,
-                               parameters, NULL);
-}
-
-enum kernel_decay kernel_decay(const struct adam_candidate *candidate) {
-  if (candidate->decay == ADAM_DECAY_NONE)
-    return KERNEL_NONE;
-  const bool fused = candidate->decay == ADAM_DECAY_FUSED;
-  if (candidate->generation == ADAM_FLOAT)
-    return fused ? KERNEL_FLOAT_FUSED : KERNEL_FLOAT_UNFUSED;
-  return fused ? KERNEL_DOUBLE_FUSED : KERNEL_DOUBLE_UNFUSED;
-}
-
-CUresult ring_gprime(const struct ring *ring, CUdeviceptr p, CUdeviceptr g, CUdeviceptr out,
-                     uint64_t elements, const struct adam_candidate *candidate,
-                     const struct adam_hyper *hyper, CUstream stream) {
-  uint32_t count = (uint32_t)elements, decay = kernel_decay(candidate), maximize = hyper->maximize;
-  double weight_decay = hyper->weight_decay;
-  void *parameters[] = {&p, &g, &out, &count, &decay, &maximize, &weight_decay};
-  return driver.cuLaunchKernel(ring->gprime, blocks_for(elements), 1, 1, THREADS, 1, 1, 0, stream,
-                               parameters, NULL);
-}
-
-CUresult ring_apply(const struct ring *ring, CUdeviceptr p, CUdeviceptr slot, uint64_t elements,
-                    uint32_t generation, const struct adam_candidate *candidate, CUstream stream) {
-  CUdeviceptr update = slot + RING_HEAD;
-  uint32_t count = (uint32_t)elements, expected = slot_status(generation, SLOT_APPLY),
-           decay = candidate->mode == ADAM_W ? (uint32_t)kernel_decay(candidate) : KERNEL_NONE;
-  void *parameters[] = {&p, &update, &slot, &count, &expected, &decay};
-  return driver.cuLaunchKernel(ring->apply, blocks_for(elements), 1, 1, THREADS, 1, 1, 0, stream,
-                               parameters, NULL);
 }

@@ -8,7 +8,7 @@
 
    A slot is a block of device memory.
            `stream`:  a part for each state, exp_avg first
-           `cpu`:     first = words and update on their way up, second = gradient with L2 decay (g')
+           `cpu`:     first = words and update on their way up, second = gradient as the prologue made it
 
    Slots are used in turn by both modes; `down` and `up` events say when a slot's last use left the
    side streams. All launches of a context share the two side streams, so a second program stream
@@ -16,6 +16,7 @@
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
 #include "driver.h"
+#include "kernels.h"
 #include "recognise.h"
 #include "worker.h"
 #include <pthread.h>
@@ -23,13 +24,13 @@
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
 /* Scratch of calibration (calibrate.c says what lies where). */
-enum { CALIBRATION_BYTES = 128 << 10 };
+enum { CALIBRATION_BYTES = 256 << 10 };
 
 struct ring_slot {
   CUdeviceptr first;        /* slot_bytes */
   CUdeviceptr second;       /* in the same block: its other half */
   struct slot_words *words; /* pinned; the update follows */
-  float *gradient, *update; /* pinned */
+  void *gradient, *update;  /* pinned */
   CUevent down, up;         /* recorded after the slot's last use on that stream */
   bool down_used, up_used;
   uint32_t generation;
@@ -59,14 +60,14 @@ struct ring_inputs {
   struct adam_hyper hyper;
   bool lr_known;
   uint32_t last_launch; /* of the worker's, that used them */
-  struct probe *pinned;
+  void *pinned;
   CUdeviceptr device;
 };
 
 struct ring {
   CUcontext context;
   CUmodule module;
-  CUfunction gather, gprime, apply;
+  struct kernels kernels;     /* gather is NULL when they could not be loaded */
   CUstream down, up, scratch; /* non-blocking; scratch is calibration's */
   CUevent begin, down_last, up_last;
   bool down_used; /* down_last was recorded */
@@ -78,7 +79,8 @@ struct ring {
   CUevent last_done; /* NULL before the first */
 
   unsigned slot_count, next_slot;
-  size_t slot_elements; /* of the CPU step, in each half of a slot; a multiple of CHUNK_ELEMENTS */
+  size_t slot_elements; /* floats of the CPU step, in each half of a slot; a multiple of
+                           CHUNK_ELEMENTS */
   size_t slot_bytes;    /* on the device; at least two parts of slot_elements floats */
   struct ring_slot slots[RING_SLOTS];
 
@@ -123,6 +125,9 @@ size_t ring_bytes(unsigned slots, size_t elements);
 /* Most elements, in whole chunks, whose states fit a slot. */
 size_t ring_elements(const struct ring *, unsigned states, size_t state_bytes);
 
+/* Most elements, in whole chunks, of a piece of the CPU step that is computed in this type. */
+size_t ring_piece_elements(const struct ring *, enum adam_type opmath);
+
 /* The largest shape within `bytes`: more slots than two only where each still holds several times
    the least elements. False when even two slots of those don't fit. */
 bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements);
@@ -149,23 +154,4 @@ void ring_settle(const struct ring *);
    objects go with the context; when it is `gone` already, none of them is named. */
 void ring_forget(CUcontext context, bool gone);
 void ring_each(void (*visit)(struct ring *, void *), void *argument);
-
-/* Calls of our kernels. */
-CUresult ring_gather(const struct ring *, const uintptr_t *steps, unsigned tensors,
-                     const float *lr_pointer, CUdeviceptr inputs);
-enum kernel_decay {
-  KERNEL_NONE,
-  KERNEL_FLOAT_FUSED,
-  KERNEL_FLOAT_UNFUSED,
-  KERNEL_DOUBLE_FUSED,
-  KERNEL_DOUBLE_UNFUSED
-};
-enum kernel_decay kernel_decay(const struct adam_candidate *);
-CUresult ring_gprime(const struct ring *, CUdeviceptr p, CUdeviceptr g, CUdeviceptr out,
-                     uint64_t elements, const struct adam_candidate *, const struct adam_hyper *,
-                     CUstream);
-/* `slot`: words and, behind them, the update. `decay` is 0 for L2, whose decay is in the gradient.
- */
-CUresult ring_apply(const struct ring *, CUdeviceptr p, CUdeviceptr slot, uint64_t elements,
-                    uint32_t generation, const struct adam_candidate *, CUstream);
 #endif

@@ -179,8 +179,9 @@ static void count_named(const struct plan *plan) {
 static void cut_runs(struct plan *plan) {
   const struct family *family = &plan->function->family;
   uint64_t most = ring_elements(plan->ring, family_states(family), family->state_bytes);
-  if (family_on_cpu(family) && most > plan->ring->slot_elements)
-    most = plan->ring->slot_elements;
+  const uint64_t piece = ring_piece_elements(plan->ring, adam_type_opmath(family->type));
+  if (piece && most > piece) /* without, the CPU can't have it */
+    most = piece;
   plan->run_count = 0;
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
@@ -216,15 +217,9 @@ static bool runs_in_order(const struct plan *plan) {
 /* Whether the CPU can carry the launch out; everything that this needs is made. Else why not. */
 static bool cpu_possible(struct plan *plan, const char **why) {
   const struct arguments *arguments = &plan->arguments;
-  if (!family_on_cpu(&plan->function->family)) {
-    *why = "the CPU step is for fp32 without amsgrad: this kernel's state is streamed";
-    return false;
-  }
-  if (arguments->grad_scale || arguments->found_inf) {
-    *why = "launches with grad_scale or found_inf are streamed";
-    return false;
-  }
-  if (arguments->weight_decay != 0 && (float)arguments->weight_decay == 0) {
+  const enum adam_type type = plan->function->family.type;
+  if (type != ADAM_TYPE_DOUBLE && arguments->weight_decay != 0 &&
+      (float)arguments->weight_decay == 0) {
     *why = "the weight decay is nothing as a float";
     return false;
   }
@@ -241,6 +236,10 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   }
   if (!ring_prepare(plan->ring, process_config(), api)) {
     *why = plan->ring->why;
+    return false;
+  }
+  if (!ring_piece_elements(plan->ring, adam_type_opmath(type))) {
+    *why = "staging was made for smaller types: a slot holds no chunk of doubles";
     return false;
   }
   plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);

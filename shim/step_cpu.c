@@ -2,7 +2,7 @@
    its proof.
 
      program stream  event | ............ | wait for the last up | the program's kernel (found_inf = verdict)
-     down stream     wait event | proof: inputs, kernel on probe, down, ready | (g') gradient down, ready | ...
+     down stream     wait event | proof: inputs, kernel on probe, down, ready | (prologue) gradient down, ready | ...
      worker          proves, sets the verdict | steps m and v, writes the update, done | ...
      up stream       wait down, wait done | update up, apply | ... | verdict up
 
@@ -50,7 +50,7 @@ static bool take_inputs(struct plan *plan) {
   for (unsigned i = 0; i < RING_INPUTS; i++) {
     struct ring_inputs *inputs = &ring->inputs[i];
     if (inputs->valid && inputs->lr_known == lr_known && same_hyper(&inputs->hyper, &key) &&
-        memcmp(&inputs->candidate, candidate, sizeof *candidate) == 0) {
+        candidates_equal(&inputs->candidate, candidate)) {
       plan->inputs = inputs;
       return true;
     }
@@ -81,25 +81,51 @@ bool step_cpu_ready(struct plan *plan, const char **why) {
   return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan);
 }
 
+/* The program's own kernel on probes that lie on the device one behind the other. */
+static CUresult launch_probes(struct cpu_step *step, struct arguments arguments, CUdeviceptr first,
+                              size_t probe_bytes, unsigned elements, const uintptr_t *steps) {
+  struct plan *plan = step->plan;
+  const struct family *family = &plan->function->family;
+  memset(plan->work_metadata, 0, family->metadata_bytes);
+  for (unsigned t = 0; t < step->tensors; t++) {
+    uintptr_t lists[LISTS_MOST], at = first + t * probe_bytes;
+    for (unsigned i = 0; i < family->lists; i++) {
+      lists[i] = at;
+      at += (uintptr_t)elements * element_bytes(family, (enum tensor_list)i);
+    }
+    metadata_set_tensor(family, plan->work_metadata, t, lists, elements, steps[t]);
+    metadata_set_block(family, plan->work_metadata, t, t, 0);
+  }
+  arguments.metadata = plan->work_metadata;
+  return arguments_launch(plan->function, &arguments, step->tensors, plan->launch->shared_bytes,
+                          plan->ring->down);
+}
+
+/* On the fine probes, which have scalars of their own but for betas and step counters. */
+static CUresult launch_fine(struct cpu_step *step, CUdeviceptr first, const uintptr_t *steps) {
+  struct arguments arguments = step->plan->arguments;
+  const struct adam_hyper hyper =
+      fine_hyper(&step->plan->branch->candidate, &step->hyper, !arguments.lr_pointer);
+  arguments.lr_pointer = arguments.grad_scale = NULL;
+  arguments.lr = hyper.lr;
+  arguments.weight_decay = hyper.weight_decay;
+  arguments.eps = hyper.eps;
+  arguments.maximize = hyper.maximize;
+  return launch_probes(step, arguments, first, FINE_BYTES, FINE_ELEMENTS, steps);
+}
+
 /* The proof: the program's own kernel on the probe with the launch's real scalars and step
  * counters, and all of it down. */
 static CUresult enqueue_proof(struct cpu_step *step) {
   struct plan *plan = step->plan;
   struct ring *ring = plan->ring;
   struct ring_proof *proof = step->proof;
-  const struct family *family = &plan->function->family;
+  const struct arguments *arguments = &plan->arguments;
+  const struct kernel_shape shape = family_shape(&plan->function->family);
+  const size_t probe_bytes = lists_bytes(&shape, PROBE_ELEMENTS);
   uintptr_t steps[TENSORS_MOST];
-  memset(plan->work_metadata, 0, family->metadata_bytes);
-  for (unsigned t = 0; t < step->tensors; t++) {
-    const CUdeviceptr probe =
-        ring->device_results + offsetof(struct proof_results, probes) + t * sizeof(struct probe);
-    const uintptr_t lists[4] = {
-        probe + offsetof(struct probe, p), probe + offsetof(struct probe, g),
-        probe + offsetof(struct probe, m), probe + offsetof(struct probe, v)};
-    steps[t] = metadata_step(family, plan->arguments.metadata, step->tensor_of[t]);
-    metadata_set_tensor(family, plan->work_metadata, t, lists, PROBE_ELEMENTS, steps[t]);
-    metadata_set_block(family, plan->work_metadata, t, t, 0);
-  }
+  for (unsigned t = 0; t < step->tensors; t++)
+    steps[t] = metadata_step(&plan->function->family, arguments->metadata, step->tensor_of[t]);
 
   const struct proof_job job = {
       .ready = proof->ready,
@@ -108,7 +134,9 @@ static CUresult enqueue_proof(struct cpu_step *step) {
       .results = proof->results,
       .verdict = proof->verdict,
       .tensors = step->tensors,
-      .lr_gathered = plan->arguments.lr_pointer != NULL,
+      .lr_gathered = arguments->lr_pointer != NULL,
+      .scale_gathered = arguments->grad_scale != NULL,
+      .found_inf_gathered = arguments->found_inf != NULL,
       .candidate = plan->branch->candidate,
       .hyper = step->hyper,
       .elements = plan->ours_elements,
@@ -125,16 +153,25 @@ static CUresult enqueue_proof(struct cpu_step *step) {
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, proof->read, 0));
   if (plan->fresh_inputs)
     PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(plan->inputs->device, plan->inputs->pinned,
-                                               sizeof(struct probe), ring->down));
+                                               probe_bytes, ring->down));
   plan->inputs->valid = true;
-  PLAN_TRY(plan, ring_gather(ring, steps, step->tensors, plan->arguments.lr_pointer,
-                             plan->inputs->device));
-  struct arguments arguments = plan->arguments;
-  arguments.metadata = plan->work_metadata;
-  PLAN_TRY(plan, arguments_launch(plan->function, &arguments, step->tensors,
-                                  plan->launch->shared_bytes, ring->down));
-  const size_t bytes =
-      offsetof(struct proof_results, probes) + step->tensors * sizeof(struct probe);
+  const struct probe_layout layout = {
+      .candidate = plan->branch->candidate,
+      .steps = steps,
+      .tensors = step->tensors,
+      .lr_pointer = arguments->lr_pointer,
+      .grad_scale = arguments->grad_scale,
+      .found_inf = arguments->found_inf,
+      .hyper = step->hyper,
+      .inputs = plan->inputs->device,
+      .out = ring->device_results,
+  };
+  PLAN_TRY(plan, kernels_lay_out(&ring->kernels, &layout, ring->down));
+  const CUdeviceptr probes = ring->device_results + offsetof(struct proof_results, probes);
+  PLAN_TRY(plan, launch_probes(step, *arguments, probes, probe_bytes, PROBE_ELEMENTS, steps));
+  if (fine_bytes(&shape))
+    PLAN_TRY(plan, launch_fine(step, probes + step->tensors * probe_bytes, steps));
+  const size_t bytes = proof_bytes(&shape, step->tensors);
   PLAN_TRY(plan,
            driver.cuMemcpyDtoHAsync_v2(proof->results, ring->device_results, bytes, ring->down));
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(ring->down, (CUdeviceptr)(uintptr_t)proof->ready,
@@ -148,10 +185,19 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
   struct ring *ring = plan->ring;
   struct ring_slot *slot = ring_next(ring);
   const struct adam_candidate *candidate = &plan->branch->candidate;
-  const bool ships_decay = candidate->mode == ADAM_L2 && candidate->decay != ADAM_DECAY_NONE;
-  const size_t bytes = run->elements * sizeof(float);
-  const CUdeviceptr p = run_address(plan, run, LIST_PARAMETER);
-  CUdeviceptr g = run_address(plan, run, LIST_GRADIENT);
+  const enum adam_type opmath = adam_type_opmath(candidate->type);
+  const bool prologue = kernels_need_prologue(candidate, plan->arguments.grad_scale);
+  const enum adam_type gradient_type = prologue ? opmath : candidate->type;
+  const size_t bytes = run->elements * adam_type_bytes(gradient_type);
+  const size_t update_bytes = run->elements * adam_type_bytes(opmath);
+  const struct kernel_run on_device = {
+      .candidate = *candidate,
+      .p = run_address(plan, run, LIST_PARAMETER),
+      .g = run_address(plan, run, LIST_GRADIENT),
+      .grad_scale = plan->arguments.grad_scale,
+      .elements = run->elements,
+  };
+  CUdeviceptr g = on_device.g;
   const uint32_t generation = ++slot->generation;
 
   const struct piece_job job = {
@@ -159,10 +205,13 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
       .generation = generation,
       .tensor = step->index_of[run->tensor],
       .last = last,
-      .negate = step->hyper.maximize && !ships_decay,
+      .negate = step->hyper.maximize && !prologue,
+      .gradient_type = gradient_type,
       .gradient = slot->gradient,
-      .exp_avg = (float *)run_address(plan, run, LIST_EXP_AVG),
-      .exp_avg_sq = (float *)run_address(plan, run, LIST_EXP_AVG_SQ),
+      .exp_avg = (void *)run_address(plan, run, LIST_EXP_AVG),
+      .exp_avg_sq = (void *)run_address(plan, run, LIST_EXP_AVG_SQ),
+      .max_exp_avg_sq =
+          candidate->amsgrad ? (void *)run_address(plan, run, LIST_MAX_EXP_AVG_SQ) : NULL,
       .update = slot->update,
       .elements = run->elements,
   };
@@ -172,9 +221,9 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
    */
   if (slot->up_used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, slot->up, 0));
-  if (ships_decay) {
-    PLAN_TRY(plan, ring_gprime(ring, p, g, slot->second, run->elements, candidate, &step->hyper,
-                               ring->down));
+  if (prologue) {
+    PLAN_TRY(plan,
+             kernels_prologue(&ring->kernels, &on_device, &step->hyper, slot->second, ring->down));
     g = slot->second;
   }
   PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
@@ -188,13 +237,13 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
   PLAN_TRY(plan, driver.cuStreamWaitValue32_v2(ring->up, (CUdeviceptr)(uintptr_t)&slot->words->done,
                                                generation, CU_STREAM_WAIT_VALUE_GEQ));
-  PLAN_TRY(plan,
-           driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + bytes, ring->up));
-  PLAN_TRY(plan, ring_apply(ring, p, slot->first, run->elements, generation, candidate, ring->up));
+  PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + update_bytes,
+                                             ring->up));
+  PLAN_TRY(plan, kernels_apply(&ring->kernels, &on_device, slot->first, generation, ring->up));
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
   slot->up_used = true;
   report_add(link_bytes_down, bytes);
-  report_add(link_bytes_up, RING_HEAD + bytes);
+  report_add(link_bytes_up, RING_HEAD + update_bytes);
   return CUDA_SUCCESS;
 }
 

@@ -34,6 +34,9 @@ struct worker {
   uint32_t head, tail; /* jobs taken out and finished, jobs put in */
   uint32_t launches_begun, launches_done;
   bool started, stopping;
+  bool
+      call_done; /* the last call's job was done; the worker thread writes it outside the lock, before
+                     the call's end is told under it */
   char why[256];
   _Atomic bool failing;
 
@@ -83,6 +86,40 @@ static bool wait_ready(struct worker *worker, _Atomic uint32_t *ready, uint32_t 
 
 /* ---- the proof ---- */
 
+/* A tensor's probe as it came back. */
+static struct probe_results results_of(const struct proof_job *job, unsigned tensor) {
+  const struct kernel_shape shape = shape_of(&job->candidate);
+  const struct proof_results *results = job->results;
+  const size_t bytes = lists_bytes(&shape, PROBE_ELEMENTS), fine = fine_bytes(&shape);
+  const unsigned char *fines = results->probes + job->tensors * bytes;
+  return (struct probe_results){
+      .grad_scale = job->scale_gathered ? &results->gathered[GATHERED_SCALE] : NULL,
+      .inputs = job->inputs,
+      .results = results->probes + tensor * bytes,
+      .fine = fine ? fines + tensor * fine : NULL,
+      .lr_known = !job->lr_gathered,
+  };
+}
+
+static bool same_results(const struct proof_job *job, unsigned one, unsigned other) {
+  const struct kernel_shape shape = shape_of(&job->candidate);
+  const struct probe_results a = results_of(job, one), b = results_of(job, other);
+  return memcmp(a.results, b.results, lists_bytes(&shape, PROBE_ELEMENTS)) == 0 &&
+         (!a.fine || memcmp(a.fine, b.fine, fine_bytes(&shape)) == 0);
+}
+
+/* Whether the program's kernel skips this launch: *found_inf is 1, and it left the probes alone. */
+static bool skips(const struct worker *worker, const struct proof_job *job) {
+  if (!job->found_inf_gathered || job->results->gathered[GATHERED_FOUND_INF] != 1.0f)
+    return false;
+  for (unsigned t = 0; t < job->tensors; t++) {
+    const struct probe_results results = results_of(job, t);
+    if (!probe_untouched(worker->api, &job->candidate, &results))
+      return false;
+  }
+  return true;
+}
+
 /* Scalars of every tensor of the launch, proven. Tensors with the same step share the computation:
    the device's results for them must then be the same, too. */
 static bool prove(struct worker *worker, const struct proof_job *job, struct adam_hyper *hyper) {
@@ -94,12 +131,13 @@ static bool prove(struct worker *worker, const struct proof_job *job, struct ada
   bool nudged = false;
   for (unsigned t = 0; t < job->tensors; t++) {
     if (t > 0 && memcmp(&results->gathered[t], &results->gathered[first], sizeof(float)) == 0) {
-      if (memcmp(&results->probes[t], &results->probes[first], sizeof(struct probe)) != 0)
+      if (!same_results(job, t, first))
         return false;
       worker->scalars[t] = worker->scalars[first];
     } else {
-      if (!probe_prove(worker->api, &job->candidate, hyper, results->gathered[t], job->inputs,
-                       &results->probes[t], &worker->scalars[t], &nudged))
+      const struct probe_results probe = results_of(job, t);
+      if (!probe_prove(worker->api, &job->candidate, hyper, results->gathered[t], &probe,
+                       &worker->scalars[t], &nudged))
         return false;
       first = t;
     }
@@ -114,6 +152,13 @@ static void do_proof(struct worker *worker, const struct proof_job *job) {
   worker->proof = *job;
   if (!wait_ready(worker, job->ready, job->generation)) {
     worker->verdict = SLOT_FAILED; /* the verdict word may still be an earlier launch's: leave it */
+    return;
+  }
+  if (skips(worker, job)) { /* nothing is done, by the program's kernel neither */
+    worker->verdict = SLOT_REFUSED;
+    *job->verdict = 1.0f;
+    if (job->row)
+      atomic_fetch_add_explicit(&job->row->launches_cpu, 1, memory_order_relaxed);
     return;
   }
   const bool proven = prove(worker, job, &worker->proof.hyper);
@@ -147,10 +192,14 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
         .gradient = job->gradient,
         .exp_avg = job->exp_avg,
         .exp_avg_sq = job->exp_avg_sq,
+        .max_exp_avg_sq = job->max_exp_avg_sq,
         .update = job->update,
         .elements = job->elements,
         .negate = job->negate,
         .generation = proof->candidate.generation,
+        .form = proof->candidate.form,
+        .gradient_type = job->gradient_type,
+        .state_type = proof->candidate.state_type,
         .beta1 = proof->hyper.beta1,
         .beta2 = proof->hyper.beta2,
         .eps = proof->hyper.eps,
@@ -159,7 +208,8 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
     if (worker->config->test_worker_lag_us)
       sleep_ns((long)worker->config->test_worker_lag_us * 1000);
     const uint64_t begun = now_ns();
-    worker->api->step(worker->team, &step);
+    if (!worker->api->step(worker->team, &step))
+      status = SLOT_FAILED;
     report_add(cpu_ns, now_ns() - begun);
     words->lr_decay = step.scalars.lr_decay;
     words->lr_decay_double = step.scalars.lr_decay_double;
@@ -203,7 +253,7 @@ static void *work(void *argument) {
       do_piece(worker, &job.piece);
       break;
     case JOB_CALL:
-      worker->api->step(worker->team, job.call);
+      worker->call_done = worker->api->step(worker->team, job.call);
       break;
     }
     pthread_mutex_lock(&worker->lock);
@@ -280,13 +330,15 @@ void worker_step(struct worker *worker, const struct piece_job *piece) {
   hand_over(worker, &(struct job){.kind = JOB_PIECE, .piece = *piece});
 }
 
-void worker_call(struct worker *worker, const struct adam_job *call) {
+bool worker_call(struct worker *worker, const struct adam_job *call) {
   hand_over(worker, &(struct job){.kind = JOB_CALL, .call = call});
   pthread_mutex_lock(&worker->lock);
   /* The only caller is this one, so "all done" includes it. */
   while (worker->head != worker->tail)
     pthread_cond_wait(&worker->changed, &worker->lock);
+  const bool done = worker->call_done;
   pthread_mutex_unlock(&worker->lock);
+  return done;
 }
 
 uint32_t worker_launches_begun(const struct worker *worker) {

@@ -42,23 +42,43 @@ static inline uint32_t slot_status(uint32_t generation, enum slot_status status)
   return generation * 4u + (uint32_t)status;
 }
 
-/* What a launch's proof brings down: gathered[t] the step counters, gathered[255] *lr_ptr, then a
- * probe a tensor. */
-enum { GATHERED = 256, GATHERED_LR = 255, PROOF_TENSORS = 252 };
+/* What a launch's proof brings down: gathered[t] the step counters, at the end what the launch points
+   at; then a probe a tensor, and for types of two bytes a fine probe a tensor. */
+enum {
+  GATHERED = 256,
+  GATHERED_FOUND_INF = 253,
+  GATHERED_SCALE = 254,
+  GATHERED_LR = 255,
+  PROOF_TENSORS = 252,
+  PROOF_TENSORS_AMSGRAD = 210
+};
+/* Doubles are the most, with amsgrad for fewer tensors. */
+enum { PROOF_BYTES_MOST = PROOF_TENSORS_AMSGRAD * PROBE_BYTES_MOST };
+_Static_assert((int)PROOF_BYTES_MOST >= (int)PROOF_TENSORS * (int)PROBE_ELEMENTS * 4 * 8,
+               "four lists of doubles fit");
+_Static_assert((int)PROOF_BYTES_MOST >=
+                   (int)PROOF_TENSORS * ((int)PROBE_ELEMENTS * 5 * 2 + (int)FINE_BYTES),
+               "probes and fine probes of two bytes fit");
 struct proof_results {
   float gathered[GATHERED];
-  struct probe probes[PROOF_TENSORS];
+  unsigned char probes[PROOF_BYTES_MOST];
 };
+/* Bytes of them that a launch uses. */
+static inline size_t proof_bytes(const struct kernel_shape *shape, unsigned tensors) {
+  return offsetof(struct proof_results, probes) +
+         tensors * (lists_bytes(shape, PROBE_ELEMENTS) + fine_bytes(shape));
+}
 
 struct proof_job {
   _Atomic uint32_t *ready;
   uint32_t generation;
-  const struct probe *inputs;
+  const void *inputs;
   const struct proof_results *results;
   float *verdict; /* 1: done, the program's kernel skips (its found_inf); 0: the program's kernel
                      does the step */
   unsigned tensors;
-  bool lr_gathered; /* hyper.lr is to be taken from what was gathered */
+  /* The launch points at these: their values are to be taken from what was gathered. */
+  bool lr_gathered, scale_gathered, found_inf_gathered;
   struct adam_candidate candidate;
   struct adam_hyper hyper;
   uint64_t elements;           /* of the launch's pieces, for the counters */
@@ -72,8 +92,9 @@ struct piece_job {
   unsigned tensor; /* index among the proof's tensors */
   bool last;       /* of its launch */
   bool negate;
-  const float *gradient;
-  float *exp_avg, *exp_avg_sq, *update;
+  enum adam_type gradient_type;
+  const void *gradient;
+  void *exp_avg, *exp_avg_sq, *max_exp_avg_sq, *update;
   uint64_t elements;
 };
 
@@ -92,8 +113,9 @@ bool worker_has_room(struct worker *, unsigned jobs);
 void worker_prove(struct worker *, const struct proof_job *);
 void worker_step(struct worker *, const struct piece_job *);
 
-/* Lets the team do a job at once, outside of any launch, and waits for it (calibration). */
-void worker_call(struct worker *, const struct adam_job *);
+/* Lets the team do a job at once, outside of any launch, and waits for it (calibration). False when
+   the job is none that it can do. */
+bool worker_call(struct worker *, const struct adam_job *);
 
 /* Launches handed over, and launches done with: a launch is done when its last piece was published.
  * Numbers wrap. */

@@ -165,11 +165,15 @@ why() { report '.functions[0].why'; }
   OFFLOAD_STEP=cpu compare cpu 25544_float-adam first_step=101 steps=5 beta2=0.9999
 }
 
-@test "found_inf and grad_scale are streamed" {
-  OFFLOAD_STEP=cpu compare stream 25544_float-adamw found_inf=1
-  expect '.functions[0].mode == "stream"' "stream"
-  OFFLOAD_STEP=cpu compare stream 25544_float-adamw grad_scale=1 found_inf=2
-  [[ $(why) == *found_inf* ]]
+@test "a step that found_inf skips is skipped by the CPU, too, and grad_scale is divided by and written back" {
+  OFFLOAD_STEP=cpu compare cpu 25544_float-adamw found_inf=1
+  expect '.functions[0].mode == "cpu" and .functions[0].launches_cpu == 3 and .totals.elements_cpu == 2 * 126563' "one of three skipped"
+  for kernel in exact-212-adam exact-23-adamw exact-20-adamw_amsgrad; do
+    for entry in 0 1 2 3; do
+      OFFLOAD_STEP=cpu compare cpu $kernel entry=$entry grad_scale=1 found_inf=2 steps=3
+      expect '.functions[0].launches_cpu == 2 and .totals.refusals == 0' "$kernel $entry"
+    done
+  done
 }
 
 @test "decay fused by unroll slot is no arithmetic of ours: calibration refuses it, and the steps are streamed" {
@@ -243,12 +247,82 @@ every_type() {
   [[ $(why) == *OFFLOAD_DEVICE_STAGING=* ]]
 }
 
-@test "kernels that the CPU step has no arithmetic for are streamed by default, and the report names them" {
+@test "kernels whose arithmetic is nobody's are streamed by default, and the report names them" {
   compare stream typed-212-adamw entry=3
   expect '.functions[0].name == "AdamW bf16" and .functions[0].family == "torch_fused_adamw"' "the kernel"
-  [[ $(why) == "the CPU step is for fp32 without amsgrad"* ]]
+  [[ $(why) == "calibration: none of the"* ]]
   compare stream typed-212-adam_amsgrad entry=0
   expect '.functions[0].name == "Adam amsgrad fp32" and .functions[0].launches_cpu == 0' "amsgrad"
+}
+
+# exactly GENERATION RELEASE TYPES OPTIMIZER...: every type's kernel by the CPU, over steps with hostile numbers, branches that
+# change, a skipped step.
+exactly() {
+  local generation=$1 release=$2 types=$3 optimizer entry
+  shift 3
+  for optimizer; do
+    for ((entry = 0; entry < types; entry++)); do
+      OFFLOAD_STEP=cpu compare cpu "exact-$release-$optimizer" entry="$entry" steps=11 hostile=1 found_inf=1 sync=1 "${options[@]}" || return 1
+      expect ".functions[0].launches_cpu == 10 and .totals.refusals == 0 and .functions[0].mode == \"cpu\"" \
+        "all steps of $optimizer $entry by the CPU" || return 1
+      [[ $(report '.functions[0].generation') =~ $generation ]] || return 1
+    done
+  done
+}
+
+@test "all kernels of 2.0 and 2.1 equal the program alone by cpu over ten steps with hostile numbers" {
+  options=(changing_lr=1)
+  exactly '2\.0-2\.2|2\.3-2\.10' 20 4 adam adamw adam_amsgrad adamw_amsgrad
+  options=(branches=1)
+  exactly '2\.0-2\.2|2\.3-2\.10' 21 4 adam adamw_amsgrad
+}
+
+@test "all 16 kernels of 2.3 to 2.10 equal the program alone by cpu over ten steps with hostile numbers" {
+  options=(branches=1)
+  exactly '2\.3-2\.10' 23 4 adam adamw adam_amsgrad adamw_amsgrad
+}
+
+@test "all 16 kernels of 2.11 equal the program alone by cpu over ten steps with hostile numbers" {
+  options=(branches=1 packed=1)
+  exactly '2\.11' 211 4 adam adamw adam_amsgrad adamw_amsgrad
+}
+
+@test "all 20 kernels of 2.12 and later equal the program alone by cpu over ten steps with hostile numbers" {
+  options=(branches=1)
+  exactly '2\.11|2\.12' 212 5 adam adamw adam_amsgrad adamw_amsgrad
+}
+
+@test "decay that is fused by unroll slot is streamed in every type; all fused, or none, is the CPU's" {
+  for entry in 0 2 3 4; do
+    OFFLOAD_STEP=cpu compare stream exact-slots-adam entry=$entry
+    [[ $(why) == "calibration: none of the"* ]]
+    OFFLOAD_STEP=cpu compare cpu exact-slots-adam entry=$entry maximize=1
+    expect '.functions[0].decay == "unfused"' "none fused"
+    OFFLOAD_STEP=cpu compare cpu exact-slots-adam entry=$entry grad_scale=1
+    expect '.functions[0].decay == "fused"' "all fused with a scale"
+  done
+  OFFLOAD_STEP=cpu compare cpu exact-slots-adam entry=1
+  OFFLOAD_STEP=cpu compare cpu exact-slots-adam_amsgrad entry=2
+}
+
+@test "variants of every family are refused in every type: scalars a unit off, other fusion, a swapped product, another order" {
+  for variant in 20_wrong1-adamw 20_wrong2-adamw 20_wrong3-adamw 23_wrong1-adam 23_wrong2-adam 23_wrong3-adam 23_wrong4-adamw \
+    212_wrong1-adam 212_wrong2-adam 212_wrong3-adam 212_wrong4-adamw; do
+    for entry in 0 1 2 3 4; do
+      [[ $entry -lt 4 || $variant == 212* ]] || continue
+      OFFLOAD_STEP=cpu compare stream exact-$variant entry=$entry steps=2
+      expect '.totals.elements_cpu == 0 and .totals.calibrations == 1' "$variant $entry"
+      [[ $(why) == "calibration: none of the"* ]]
+    done
+  done
+}
+
+@test "every tensor of a narrow type is proven with its own step counter, changing learning rates and their pointers" {
+  for entry in 1 2 3 4; do
+    OFFLOAD_STEP=cpu compare cpu exact-212-adamw entry=$entry own_steps=1 changing_lr=1 lr_pointer=1 first_step=998
+    OFFLOAD_STEP=cpu compare cpu exact-212-adam entry=$entry own_steps=1 groups=2 beta2=0.95 eps=1e-6
+    expect '.totals.refusals == 0' "no refusal"
+  done
 }
 
 @test "fp32 kernels under the names and arguments of 2.0 and 2.1 are calibrated and stepped by the CPU" {

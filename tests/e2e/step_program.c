@@ -14,6 +14,8 @@
      found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says 0
      grad_scale=0     1: a gradient scale of 1024
      changing_lr=0    1: another lr at each step
+     branches=0       1: decay, direction, pointer to lr and its value come and go from step to step
+     hostile=0        1: among parameters and gradients there are zeroes, denormals, huge numbers, infinities and NaN
      first_step=1     the first step's number
      own_steps=0      1: every tensor has a step number of its own
      sync=0           1: synchronise after every step and print hashes then
@@ -148,6 +150,38 @@ static void store(unsigned char *to, float number) {
   }
 }
 
+/* What a type's numbers have that ordinary ones don't. NaN are the GPU's own; of doubles, whose NaN keep
+   their bits, infinities make them. */
+static bool hostile(unsigned char *to, uint64_t random) {
+  static const uint32_t floats[] = {0,          0x80000000, 1,          0x807fffff,
+                                    0x00800000, 0x7f7fffff, 0x7f800000, 0xff800000,
+                                    0x7fffffff, 0x60000000, 0x1e3ce508, 0xdf000000};
+  static const uint16_t halves[] = {0,      0x8000, 1,      0x83ff, 0x0400, 0x7bff,
+                                    0x7c00, 0xfc00, 0x7fff, 0x5800, 0x0c00, 0xf000};
+  static const uint64_t doubles[] = {0,
+                                     UINT64_C(1) << 63,
+                                     1,
+                                     0x800fffffffffffff,
+                                     0x0010000000000000,
+                                     0x7fefffffffffffff,
+                                     0x7ff0000000000000,
+                                     0xfff0000000000000,
+                                     0x5ff0000000000000,
+                                     0x1ff0000000000000,
+                                     0xc3e0000000000000,
+                                     0x3c00000000000000};
+  const unsigned which = (unsigned)(random >> 8) % 12;
+  if (option("hostile", 0) == 0 || random % 8 != 0)
+    return false;
+  const uint16_t brain = (uint16_t)(floats[which] >> 16);
+  const void *from[] = {[ADAM_FLOAT] = &floats[which],
+                        [ADAM_DOUBLE] = &doubles[which],
+                        [ADAM_HALF] = &halves[which],
+                        [ADAM_BFLOAT16] = &brain};
+  memcpy(to, from[kernel.type], kernel.element_bytes[0]);
+  return true;
+}
+
 /* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
   unsigned char *numbers = malloc(array_bytes(0));
@@ -157,6 +191,8 @@ static void fill(CUstream stream) {
       state ^= state << 13;
       state ^= state >> 7;
       state ^= state << 17;
+      if (hostile(numbers + i * kernel.element_bytes[0], state >> 20))
+        continue;
       store(numbers + i * kernel.element_bytes[0],
             ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f));
     }
@@ -283,6 +319,12 @@ int main(int count, char **list) {
     }
     if (option("changing_lr", 0) != 0)
       s.lr = lr / (1 + 0.1 * step);
+    if (option("branches", 0) != 0) {
+      s.lr = lr / (1 + 0.05 * (step / 3));
+      s.decay = step % 5 == 1 ? 0 : option("decay", 0.1);
+      s.maximize = step % 4 == 2;
+      s.lr_pointer = step % 6 == 3 ? (const float *)(uintptr_t)words : NULL;
+    }
     const float lr_float = (float)s.lr;
     memcpy(&bits, &lr_float, 4);
     if (s.lr_pointer)

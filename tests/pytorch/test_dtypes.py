@@ -18,7 +18,7 @@ def adamw_in_fp32(t):
     record(t, model, optimizer)
 
 
-@case("AdamW bf16", modes="stream direct")
+@case("AdamW bf16", modes="cpu stream direct")
 def adamw_in_bf16(t):
     """bf16 parameters and state train the same"""
     model = mlp(torch.bfloat16)
@@ -36,7 +36,7 @@ def adam_in_bf16(t):
     record(t, model, optimizer)
 
 
-@case("AdamW fp16", modes="stream direct")
+@case("AdamW fp16", modes="cpu stream direct")
 def adamw_in_fp16(t):
     """fp16 parameters and state train the same"""
     model = mlp(torch.float16)
@@ -45,7 +45,7 @@ def adamw_in_fp16(t):
     record(t, model, optimizer)
 
 
-@case("AdamW fp64", modes="stream direct")
+@case("AdamW fp64", modes="cpu stream direct")
 def adamw_in_fp64(t):
     """fp64 parameters and state train the same"""
     model = mlp(torch.float64)
@@ -62,7 +62,7 @@ def with_bf16_moments(model, optimizer, names):
             optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
 
 
-@case("AdamW fp32/bf16 state", modes="stream direct", since=(2, 13))
+@case("AdamW fp32/bf16 state", modes="cpu stream direct", since=(2, 13))
 def bf16_moments(t):
     """bf16 moments of fp32 parameters train the same"""
     model = mlp()
@@ -72,7 +72,7 @@ def bf16_moments(t):
     record(t, model, optimizer)
 
 
-@case("AdamW amsgrad fp32/bf16 state", modes="stream direct", since=(2, 13))
+@case("AdamW amsgrad fp32/bf16 state", modes="cpu stream direct", since=(2, 13))
 def bf16_moments_amsgrad(t):
     """bf16 moments of fp32 parameters train the same with amsgrad"""
     model = mlp()

@@ -58,7 +58,7 @@ def register(kind, type_name, amsgrad):
     kernel.__name__ = family.lower().replace(" ", "_").replace("/", "_with_")
     kernel.__doc__ = f"{family}: its state moves, and every bit stays the same"
     since = (2, 13) if "/" in type_name else (2, 0)
-    case(family, modes="stream direct", since=since)(kernel)
+    case(family, modes="cpu stream direct", since=since)(kernel)
     return [family] if RELEASE >= since else []
 
 

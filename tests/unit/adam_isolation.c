@@ -67,7 +67,7 @@ static bool works(const struct adam_api *api) {
     return false;
   }
   const struct adam_hyper hyper = {1e-3, 0.9, 0.999, 0, 1e-8, false};
-  const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE};
+  const struct adam_candidate candidate = {.generation = ADAM_FLOAT, .mode = ADAM_W};
   struct adam_job job = {.gradient = g,
                          .exp_avg = m,
                          .exp_avg_sq = v,
@@ -81,7 +81,8 @@ static bool works(const struct adam_api *api) {
     g[i] = sinf((float)i) * 0.1f;
   api->scalars(ADAM_FLOAT, &hyper, 1, 0, 0, &job.scalars);
   api->step(team, &job);
-  api->reference(&candidate, &hyper, &job.scalars, ELEMENTS, p1, g, m1, v1);
+  api->reference(&candidate, &hyper, &job.scalars, ELEMENTS,
+                 &(struct adam_tensors){.p = p1, .g = g, .m = m1, .v = v1});
   bool good = true;
   for (size_t i = 0; i < ELEMENTS; i++)
     good = good && -u[i] == p1[i] && m[i] == m1[i] && v[i] == v1[i];

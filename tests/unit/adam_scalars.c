@@ -13,19 +13,27 @@ static bool same(float a, float b) {
   return bits_of(gpu_nan(a)) == bits_of(gpu_nan(b));
 }
 
-/* The statements of wheels.md 3.1 and 3.2, one rounding each. */
+static bool same_double(double a, double b) {
+  return bits_of_wide(a) == bits_of_wide(b) || (isnan(a) && isnan(b));
+}
+
+/* The statements of each generation's kernels, one rounding each. */
 static bool matches(enum adam_generation generation, const struct adam_hyper *h, float step) {
   struct adam_scalars s;
   scalars_by_libm(generation, h, step, 0, 0, &s);
   float expected_step_size, expected_correction;
+  const double power1 = pow(h->beta1, (double)step), power2 = pow(h->beta2, (double)step);
   if (generation == ADAM_FLOAT) {
     float b1 = (float)h->beta1, b2 = (float)h->beta2, lr = (float)h->lr;
     float bc1 = 1.0f - powf(b1, step);
     float bc2 = 1.0f - powf(b2, step);
     expected_correction = sqrtf(bc2);
     expected_step_size = lr / bc1;
+  } else if (generation == ADAM_MIXED) {
+    const float bc1 = (float)(1.0 - power1);
+    expected_correction = (float)sqrt(1.0 - power2);
+    expected_step_size = (float)h->lr / bc1;
   } else {
-    double power1 = pow(h->beta1, (double)step), power2 = pow(h->beta2, (double)step);
     float bc1 = (float)(1.0 - power1);
     expected_correction =
         generation == ADAM_OLD ? sqrtf((float)(1.0 - power2)) : (float)sqrt(1.0 - power2);
@@ -34,6 +42,8 @@ static bool matches(enum adam_generation generation, const struct adam_hyper *h,
   return same(s.step_size, expected_step_size) &&
          same(s.bias_correction2_sqrt, expected_correction) &&
          s.lr_decay_double == h->lr * h->weight_decay &&
+         same_double(s.bias_correction2_sqrt_double, sqrt(1.0 - power2)) &&
+         same_double(s.step_size_double, h->lr / (1.0 - power1)) &&
          same(s.lr_decay, (float)h->lr * (float)h->weight_decay);
 }
 
@@ -85,6 +95,14 @@ static void test_nudges(void) {
   scalars_by_libm(ADAM_DOUBLE, &ordinary, 5, 0, 1, &other);
   tap_ok(same(other.bias_correction2_sqrt, (float)sqrt(1.0 - wide_power)),
          "with double scalars a nudge is a unit of the double power");
+  bool all = true;
+  for (int generation = 0; generation < ADAM_GENERATIONS; generation++) {
+    scalars_by_libm((enum adam_generation)generation, &ordinary, 5, -1, 1, &other);
+    const double power1 = nextafter(pow(ordinary.beta1, 5.0), 0);
+    all = all && other.bias_correction2_sqrt_double == sqrt(1.0 - wide_power) &&
+          other.step_size_double == ordinary.lr / (1.0 - power1);
+  }
+  tap_ok(all, "so it is for doubles in memory, in every generation");
 
   const struct adam_hyper zero = {1e-3, 0.0, 0.0, 0.01, 1e-8, false};
   bool sane = true;

@@ -42,10 +42,12 @@ static void prepare(const struct adam_job *job, uint64_t seed) {
     m[i] = expected_m[i] = hostile(&seed);
     v[i] = expected_v[i] = hostile(&seed);
     u[i] = expected_u[i] = float_of(SPECIAL_BITS);
-    if (i < job->elements)
-      restated_moments(job->generation, &hyper, &job->scalars, g[i], &expected_m[i], &expected_v[i],
-                       &expected_u[i]);
   }
+  struct adam_job expected = *job;
+  expected.exp_avg = expected_m;
+  expected.exp_avg_sq = expected_v;
+  expected.update = expected_u;
+  restated_step(&expected);
 }
 
 static bool as_expected(void) {
@@ -162,6 +164,54 @@ static void *step_with_odd_modes(void *argument) {
   return NULL;
 }
 
+/* Every types that go together, in ranges of several threads: each array is split in its own bytes. */
+static void test_types(void) {
+  enum { COUNT = 70001 };
+  static double arrays[5][COUNT], expected[5][COUNT];
+  static const enum adam_type types[][2] = {{ADAM_TYPE_HALF, ADAM_TYPE_FLOAT},
+                                            {ADAM_TYPE_HALF, ADAM_TYPE_HALF},
+                                            {ADAM_TYPE_FLOAT, ADAM_TYPE_BFLOAT16},
+                                            {ADAM_TYPE_BFLOAT16, ADAM_TYPE_BFLOAT16},
+                                            {ADAM_TYPE_DOUBLE, ADAM_TYPE_DOUBLE}};
+  char error[256] = "";
+  struct adam_team *team = team_create(3, ADAM_ISA_AUTO, error, sizeof error);
+  unsigned right = 0, cases = 0;
+  for (size_t k = 0; k < sizeof types / sizeof *types && team; k++)
+    for (int maxima = 0; maxima < 2; maxima++) {
+      uint64_t seed = k + 5;
+      struct adam_job job = job_of(ADAM_DOUBLE, COUNT);
+      job.gradient_type = types[k][0];
+      job.state_type = types[k][1];
+      memset(arrays, 0, sizeof arrays);
+      for (size_t q = 0; q < 4; q++)
+        for (size_t i = 0; i < COUNT; i++)
+          restated_store(types[k][q > 0], arrays[q], i, (double)hostile(&seed));
+      memcpy(expected, arrays, sizeof expected);
+      for (int restated = 1; restated >= 0; restated--) {
+        double(*const a)[COUNT] = restated ? expected : arrays;
+        job.gradient = a[0];
+        job.exp_avg = a[1];
+        job.exp_avg_sq = a[2];
+        job.max_exp_avg_sq = maxima ? a[3] : NULL;
+        job.update = a[4];
+        if (restated)
+          restated_step(&job);
+        else
+          cases += team_step(team, &job);
+      }
+      right += !memcmp(arrays, expected, sizeof arrays);
+    }
+  tap_ok(cases == 10 && right == cases,
+         "three threads split jobs of every type, with and without maxima");
+  struct adam_job job = job_of(ADAM_DOUBLE, 100);
+  prepare(&job, 9);
+  job.gradient_type = ADAM_TYPE_DOUBLE;
+  memcpy(expected, m, sizeof m);
+  tap_ok(team && !team_step(team, &job) && !memcmp(expected, m, sizeof m),
+         "a job whose types don't go together is refused, with nothing done");
+  team_destroy(team);
+}
+
 static void test_modes(void) {
   bool good[3] = {true, true, false};
   pthread_t thread;
@@ -229,6 +279,7 @@ static void test_refusals(void) {
 int main(void) {
   test_limits(); /* first: a child of a process with a team has none */
   test_splitting();
+  test_types();
   test_modes();
   test_places();
   test_refusals();

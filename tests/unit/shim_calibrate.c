@@ -2,7 +2,7 @@
    scalars are its own, and for the running proof, whose scalars are the launch's. A pair that calibration's data does not
    tell apart is a failure. Where the proof's inputs show nothing of a difference, a quarter of a million others must not show it
    either. */
-#include "shim/probe.h"
+#include "shim/elements.h"
 #include "tests/lib/tap.h"
 #include <math.h>
 #include <string.h>
@@ -13,28 +13,61 @@ static const char *decay_word(enum adam_decay decay) {
   return decay == ADAM_DECAY_NONE ? "no" : decay == ADAM_DECAY_FUSED ? "fused" : "unfused";
 }
 
+/* ---- every kind of kernel ---- */
+
+enum { KINDS = 5 };
+static const struct {
+  const char *name;
+  enum adam_type type, state;
+} kinds[KINDS] = {{"fp32", ADAM_TYPE_FLOAT, ADAM_TYPE_FLOAT},
+                  {"fp64", ADAM_TYPE_DOUBLE, ADAM_TYPE_DOUBLE},
+                  {"fp16", ADAM_TYPE_HALF, ADAM_TYPE_HALF},
+                  {"bf16", ADAM_TYPE_BFLOAT16, ADAM_TYPE_BFLOAT16},
+                  {"fp32 with bf16 moments", ADAM_TYPE_FLOAT, ADAM_TYPE_BFLOAT16}};
+
+static struct kernel_shape shape_at(int kind, int mode, int amsgrad) {
+  return (struct kernel_shape){(enum adam_mode)mode, kinds[kind].type, kinds[kind].state,
+                               amsgrad != 0};
+}
+
 /* ---- calibration ---- */
 
-/* Elements of set `index` on which the two differ, by place: slots of the kernel's vector loop (aligned sets) or of its
-   scalar loop (the others). */
-static void count_places(const struct calibration_case *c, const struct calibration_set *set,
-                         unsigned index, const struct adam_candidate *a,
-                         const struct adam_candidate *b, size_t places[2][4]) {
-  static float lists[7][CALIBRATION_ELEMENTS];
-  const struct elements first = {lists[0], lists[1], lists[2], lists[3]};
+/* A set, and what candidates make of it. */
+struct lists {
+  double memory[5 * CALIBRATION_ELEMENTS];
+};
+
+static struct adam_tensors fill(const struct calibration_case *c, const struct calibration_set *set,
+                                unsigned index, struct lists *to) {
+  struct adam_tensors lists = lists_in(&c->shape, to->memory, CALIBRATION_ELEMENTS);
+  lists.grad_scale = set->scale != 0 ? &set->scale : NULL;
+  calibration_fill(api, c, set, index, &lists);
+  return lists;
+}
+
+static void compute(const struct adam_candidate *candidate, const struct calibration_set *set,
+                    const struct adam_tensors *lists) {
   struct adam_scalars scalars;
-  calibration_fill(c, set, index, first);
-  memcpy(lists[4], lists[0], sizeof lists[0]);
-  memcpy(lists[5], lists[2], sizeof lists[0]);
-  memcpy(lists[6], lists[3], sizeof lists[0]);
-  api->scalars(a->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(a, &set->hyper, &scalars, set->elements, lists[0], lists[1], lists[2], lists[3]);
-  api->scalars(b->generation, &set->hyper, set->step, 0, 0, &scalars);
-  api->reference(b, &set->hyper, &scalars, set->elements, lists[4], lists[1], lists[5], lists[6]);
+  api->scalars(candidate->generation, &set->hyper, set->step, 0, 0, &scalars);
+  api->reference(candidate, &set->hyper, &scalars, set->elements, lists);
+}
+
+enum { DIFFERENT_LISTS = CANDIDATES_MOST };
+static struct lists computed[DIFFERENT_LISTS], before;
+
+/* Elements of a set on which two of the computed lists differ, by place: slots of the kernel's vector loop (aligned sets) or
+   of its scalar loop (the others). */
+static size_t count_places(const struct calibration_case *c, const struct calibration_set *set,
+                           unsigned a, unsigned b, size_t places[2][4]) {
+  const struct adam_tensors first = lists_in(&c->shape, computed[a].memory, CALIBRATION_ELEMENTS),
+                            second = lists_in(&c->shape, computed[b].memory, CALIBRATION_ELEMENTS);
+  size_t different = 0;
   for (unsigned i = 0; i < set->elements; i++)
-    if (memcmp(&lists[0][i], &lists[4][i], 4) || memcmp(&lists[2][i], &lists[5][i], 4) ||
-        memcmp(&lists[3][i], &lists[6][i], 4))
+    if (elements_differ(&c->shape, &first, &second, i)) {
+      different++;
       places[set->offset][set->offset ? i / 512 % 4 : i % 4]++;
+    }
+  return different;
 }
 
 static size_t smallest(size_t places[2][4]) {
@@ -56,89 +89,133 @@ static const struct adam_hyper launches[] = {
 };
 enum { LAUNCHES = sizeof launches / sizeof *launches };
 
-static void test_calibration(enum adam_mode mode, bool decays, bool maximize, bool lr_is_float) {
+/* What one launch's calibration tells: least elements of a pair, and least in a place of fused against unfused. */
+struct told {
+  size_t least, least_place;
+  struct adam_candidate worst[2];
+  unsigned pairs;
+};
+
+static void tell(const struct calibration_case *c, struct told *told) {
   struct adam_candidate candidates[CANDIDATES_MOST];
-  const unsigned count = candidates_list(mode, decays, candidates);
-  size_t least = SIZE_MAX, least_place = SIZE_MAX;
-  unsigned worst = 0, pairs = 0;
-  for (unsigned l = 0; l < LAUNCHES; l++) {
-    struct calibration_case c = {mode, decays, lr_is_float, launches[l]};
-    c.hyper.maximize = maximize;
-    if (!decays)
-      c.hyper.weight_decay = 0;
-    struct calibration_set sets[CALIBRATION_SETS];
-    calibration_sets(api, &c, sets);
+  const unsigned count = candidates_list(&c->shape, c->decays, candidates);
+  struct calibration_set sets[CALIBRATION_SETS];
+  size_t different[CANDIDATES_MOST][CANDIDATES_MOST] = {{0}};
+  size_t places[CANDIDATES_MOST][CANDIDATES_MOST][2][4] = {{{{0}}}};
+  calibration_sets(api, c, sets);
+  for (unsigned k = 0; k < CALIBRATION_SETS; k++) {
+    fill(c, &sets[k], k, &before);
+    for (unsigned a = 0; a < count; a++) {
+      computed[a] = before;
+      struct adam_tensors lists = lists_in(&c->shape, computed[a].memory, CALIBRATION_ELEMENTS);
+      lists.grad_scale = sets[k].scale != 0 ? &sets[k].scale : NULL;
+      compute(&candidates[a], &sets[k], &lists);
+    }
     for (unsigned a = 0; a < count; a++)
-      for (unsigned b = a + 1; b < count; b++) {
-        size_t different = 0, places[2][4] = {{0}};
-        for (unsigned k = 0; k < CALIBRATION_SETS; k++) {
-          different +=
-              calibration_differences(api, &c, &sets[k], k, &candidates[a], &candidates[b]);
-          count_places(&c, &sets[k], k, &candidates[a], &candidates[b], places);
-        }
-        pairs++;
-        if (different < least) {
-          least = different;
-          worst = a * CANDIDATES_MOST + b;
-        }
-        if (candidates[a].generation == candidates[b].generation && smallest(places) < least_place)
-          least_place = smallest(places);
-      }
+      for (unsigned b = a + 1; b < count; b++)
+        different[a][b] += count_places(c, &sets[k], a, b, places[a][b]);
   }
-  const struct adam_candidate *a = &candidates[worst / CANDIDATES_MOST],
-                              *b = &candidates[worst % CANDIDATES_MOST];
-  tap_ok(least >= 500,
-         "calibration tells every pair apart: Adam%s, %s%s%s, %u pairs, at least %zu elements (%s "
-         "with %s "
-         "decay, %s with %s decay)",
-         mode == ADAM_W ? "W" : "", decays ? "decay" : "no decay", maximize ? ", maximize" : "",
-         lr_is_float ? ", lr pointer" : "", pairs, least, api->generation_name(a->generation),
-         decay_word(a->decay), api->generation_name(b->generation), decay_word(b->decay));
-  if (decays)
-    tap_ok(least_place >= 100,
-           "fused and unfused decay differ in every unroll slot of both loops, in at least %zu "
-           "elements",
-           least_place);
+  for (unsigned a = 0; a < count; a++)
+    for (unsigned b = a + 1; b < count; b++) {
+      told->pairs++;
+      if (different[a][b] < told->least) {
+        told->least = different[a][b];
+        told->worst[0] = candidates[a];
+        told->worst[1] = candidates[b];
+      }
+      if (candidates[a].generation == candidates[b].generation &&
+          candidates[a].form == candidates[b].form && smallest(places[a][b]) < told->least_place)
+        told->least_place = smallest(places[a][b]);
+    }
+}
+
+/* Every branch of a kind of kernel; of fp32 with many launches' scalars. */
+static void test_calibration(int kind, int mode, int amsgrad) {
+  struct told told = {.least = SIZE_MAX, .least_place = SIZE_MAX};
+  for (unsigned l = 0; l < (kind == 0 ? LAUNCHES : 2); l++)
+    for (unsigned branch = 0; branch < 8; branch++) {
+      struct calibration_case c = {.shape = shape_at(kind, mode, amsgrad),
+                                   .decays = branch & 1,
+                                   .lr_is_float = branch & 2,
+                                   .scales = branch & 4,
+                                   .hyper = launches[(l * 5) % LAUNCHES]};
+      c.hyper.maximize = (branch ^ branch >> 1 ^ l) & 1;
+      if (!c.decays)
+        c.hyper.weight_decay = 0;
+      tell(&c, &told);
+    }
+  tap_ok(
+      told.least >= 500,
+      "calibration tells every pair apart: Adam%s%s %s, %u pairs, at least %zu elements (%s with "
+      "%s decay, %s with %s decay)",
+      mode == ADAM_W ? "W" : "", amsgrad ? " amsgrad" : "", kinds[kind].name, told.pairs,
+      told.least, api->generation_name(told.worst[0].generation), decay_word(told.worst[0].decay),
+      api->generation_name(told.worst[1].generation), decay_word(told.worst[1].decay));
+  tap_ok(told.least_place >= 100,
+         "fused and unfused decay differ in every unroll slot of both loops, in at least %zu "
+         "elements",
+         told.least_place);
 }
 
 /* Every candidate is the only one that explains what it computes. */
-static void test_choice(enum adam_mode mode, bool decays) {
+static void test_choice(int kind, int mode, bool decays) {
+  static struct lists in, out, work;
   struct adam_candidate candidates[CANDIDATES_MOST];
-  const unsigned count = candidates_list(mode, decays, candidates);
-  struct calibration_case c = {mode, decays, false, launches[0]};
+  struct calibration_case c = {
+      .shape = shape_at(kind, mode, kind % 2), .decays = decays, .hyper = launches[0]};
+  const unsigned count = candidates_list(&c.shape, decays, candidates);
   if (!decays)
     c.hyper.weight_decay = 0;
   struct calibration_set sets[CALIBRATION_SETS];
   calibration_sets(api, &c, sets);
   unsigned right = 0;
   for (unsigned truth = 0; truth < count; truth++) {
-    bool alive[CANDIDATES_MOST] = {true, true, true, true, true, true};
+    bool alive[CANDIDATES_MOST];
+    memset(alive, 1, sizeof alive);
     for (unsigned k = 0; k < CALIBRATION_SETS; k++) {
-      static float lists[11][CALIBRATION_ELEMENTS];
-      const struct elements in = {lists[0], lists[1], lists[2], lists[3]},
-                            out = {lists[4], lists[5], lists[6], lists[7]},
-                            work = {lists[8], NULL, lists[9], lists[10]};
+      const struct adam_tensors inputs = fill(&c, &sets[k], k, &in),
+                                scratch = lists_in(&c.shape, work.memory, CALIBRATION_ELEMENTS);
+      struct adam_tensors result = lists_in(&c.shape, out.memory, CALIBRATION_ELEMENTS);
       struct adam_scalars scalars;
       bool nudged;
-      calibration_fill(&c, &sets[k], k, in);
-      memcpy(lists[4], lists[0], 4 * sizeof lists[0]);
-      api->scalars(candidates[truth].generation, &sets[k].hyper, sets[k].step, 0, 0, &scalars);
-      api->reference(&candidates[truth], &sets[k].hyper, &scalars, sets[k].elements, out.p, out.g,
-                     out.m, out.v);
+      out = in;
+      result.grad_scale = inputs.grad_scale;
+      compute(&candidates[truth], &sets[k], &result);
       for (unsigned i = 0; i < count; i++)
-        alive[i] = alive[i] && elements_prove(api, &candidates[i], &sets[k].hyper, sets[k].step,
-                                              sets[k].elements, in, out, work, &scalars, &nudged);
+        alive[i] = alive[i] &&
+                   elements_prove(api, &candidates[i], &sets[k].hyper, sets[k].step,
+                                  sets[k].elements, &inputs, &result, &scratch, &scalars, &nudged);
     }
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
       left += alive[i];
     right += left == 1 && alive[truth];
   }
-  tap_ok(right == count, "each of %u arithmetics is the only one that explains itself (Adam%s, %s)",
-         count, mode == ADAM_W ? "W" : "", decays ? "decay" : "no decay");
+  tap_ok(right == count,
+         "each of %u arithmetics is the only one that explains itself (Adam%s %s, %s)", count,
+         mode == ADAM_W ? "W" : "", kinds[kind].name, decays ? "decay" : "no decay");
 }
 
 /* ---- the proof ---- */
+
+/* fp32 without amsgrad, as a block. */
+struct probe {
+  float p[PROBE_ELEMENTS], g[PROBE_ELEMENTS], m[PROBE_ELEMENTS], v[PROBE_ELEMENTS];
+};
+
+static void step_probe(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
+                       const struct adam_scalars *scalars, struct probe *probe) {
+  api->reference(
+      candidate, hyper, scalars, PROBE_ELEMENTS,
+      &(struct adam_tensors){.p = probe->p, .g = probe->g, .m = probe->m, .v = probe->v});
+}
+
+static bool prove(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
+                  float step, const struct probe *inputs, const struct probe *result,
+                  struct adam_scalars *found, bool *nudged) {
+  return probe_prove(api, candidate, hyper, step,
+                     &(struct probe_results){.inputs = inputs, .results = result}, found, nudged);
+}
 
 static size_t probe_differences(const struct adam_candidate *a, const struct adam_candidate *b,
                                 const struct adam_hyper *hyper, float step,
@@ -147,9 +224,9 @@ static size_t probe_differences(const struct adam_candidate *a, const struct ada
   struct adam_scalars scalars;
   size_t different = 0;
   api->scalars(a->generation, hyper, step, 0, 0, &scalars);
-  api->reference(a, hyper, &scalars, PROBE_ELEMENTS, one.p, one.g, one.m, one.v);
+  step_probe(a, hyper, &scalars, &one);
   api->scalars(b->generation, hyper, step, 0, 0, &scalars);
-  api->reference(b, hyper, &scalars, PROBE_ELEMENTS, other.p, other.g, other.m, other.v);
+  step_probe(b, hyper, &scalars, &other);
   for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
     different += memcmp(&one.p[i], &other.p[i], 4) || memcmp(&one.m[i], &other.m[i], 4) ||
                  memcmp(&one.v[i], &other.v[i], 4);
@@ -175,8 +252,8 @@ static size_t decay_visible(const struct adam_candidate *a, const struct adam_ca
             (float)((double)one.p[i] * hyper->weight_decay) * (hyper->maximize ? 1.0f : -1.0f);
     }
     other = one;
-    api->reference(a, hyper, &scalars, PROBE_ELEMENTS, one.p, one.g, one.m, one.v);
-    api->reference(b, hyper, &scalars, PROBE_ELEMENTS, other.p, other.g, other.m, other.v);
+    step_probe(a, hyper, &scalars, &one);
+    step_probe(b, hyper, &scalars, &other);
     for (unsigned i = 0; i < PROBE_ELEMENTS; i++)
       visible += memcmp(&one.p[i], &other.p[i], 4) || memcmp(&one.m[i], &other.m[i], 4);
   }
@@ -186,7 +263,8 @@ static size_t decay_visible(const struct adam_candidate *a, const struct adam_ca
 static void test_proof_decay(enum adam_mode mode, enum adam_generation generation) {
   static const double rates[] = {1e-5, 3e-4, 1e-3, 2e-3, 1e-2, 0.1},
                       decays[] = {1e-4, 0.01, 0.1, 0.5};
-  struct adam_candidate fused = {generation, mode, ADAM_DECAY_FUSED}, unfused = fused;
+  struct adam_candidate fused = {.generation = generation, .mode = mode, .decay = ADAM_DECAY_FUSED},
+                        unfused = fused;
   unfused.decay = ADAM_DECAY_UNFUSED;
   unsigned cases = 0, shown = 0, not_there = 0;
   size_t least = SIZE_MAX;
@@ -219,6 +297,7 @@ static void test_proof_decay(enum adam_mode mode, enum adam_generation generatio
 }
 
 static void test_proof_generations(enum adam_mode mode) {
+  const struct kernel_shape shape = shape_at(0, mode, 0);
   size_t least = SIZE_MAX, least_root = SIZE_MAX;
   unsigned roots = 0;
   for (unsigned l = 0; l < 4; l++)
@@ -228,7 +307,7 @@ static void test_proof_generations(enum adam_mode mode) {
         if (!decays)
           hyper.weight_decay = 0;
         struct adam_candidate candidates[CANDIDATES_MOST];
-        const unsigned count = candidates_list(mode, decays, candidates);
+        const unsigned count = candidates_list(&shape, decays, candidates);
         struct probe inputs;
         probe_make(api, &candidates[count - 1], &hyper, true, &inputs);
         for (unsigned a = 0; a < count; a++)
@@ -259,7 +338,8 @@ static void test_proof_generations(enum adam_mode mode) {
 }
 
 static void test_proof_scalars(void) {
-  const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED};
+  const struct adam_candidate candidate = {
+      .generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
   const struct adam_hyper hyper = launches[0];
   struct probe inputs, result;
   struct adam_scalars scalars, found;
@@ -270,9 +350,8 @@ static void test_proof_scalars(void) {
     for (int second = -2; second <= 2; second++) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, first, second, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
-      proven += probe_prove(api, &candidate, &hyper, 2, &inputs, &result, &found, &nudged) &&
+      step_probe(&candidate, &hyper, &scalars, &result);
+      proven += prove(&candidate, &hyper, 2, &inputs, &result, &found, &nudged) &&
                 found.step_size == scalars.step_size &&
                 found.bias_correction2_sqrt == scalars.bias_correction2_sqrt &&
                 nudged == (first || second);
@@ -285,9 +364,8 @@ static void test_proof_scalars(void) {
     for (int second = -4; second <= 4; second += 8) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, first, second, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
-      refused += !probe_prove(api, &candidate, &hyper, 2, &inputs, &result, &found, &nudged);
+      step_probe(&candidate, &hyper, &scalars, &result);
+      refused += !prove(&candidate, &hyper, 2, &inputs, &result, &found, &nudged);
     }
   tap_ok(refused == 4, "powers further away are refused");
 
@@ -296,24 +374,24 @@ static void test_proof_scalars(void) {
     for (unsigned i = 0; i < PROBE_ELEMENTS; i += 17) {
       result = inputs;
       api->scalars(ADAM_FLOAT, &hyper, 2, 0, 0, &scalars);
-      api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m,
-                     result.v);
+      step_probe(&candidate, &hyper, &scalars, &result);
       unsigned char *byte = (unsigned char *)(list == 0   ? &result.p[i]
                                               : list == 1 ? &result.g[i]
                                               : list == 2 ? &result.m[i]
                                                           : &result.v[i]);
       *byte ^= 1;
-      bits += !probe_prove(api, &candidate, &hyper, 2, &inputs, &result, &found, &nudged);
+      bits += !prove(&candidate, &hyper, 2, &inputs, &result, &found, &nudged);
     }
   tap_ok(bits == 4 * ((PROBE_ELEMENTS + 16) / 17), "one bit anywhere in p, g, m or v is refused");
 
-  const struct adam_candidate wide = {ADAM_DOUBLE, ADAM_W, ADAM_DECAY_FUSED};
+  const struct adam_candidate wide = {
+      .generation = ADAM_DOUBLE, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
   probe_make(api, &wide, &hyper, true, &inputs);
   result = inputs;
   api->scalars(ADAM_DOUBLE, &hyper, 2, 0, 0, &scalars);
   scalars.step_size = nextafterf(scalars.step_size, 1);
-  api->reference(&wide, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g, result.m, result.v);
-  tap_ok(!probe_prove(api, &wide, &hyper, 2, &inputs, &result, &found, &nudged),
+  step_probe(&wide, &hyper, &scalars, &result);
+  tap_ok(!prove(&wide, &hyper, 2, &inputs, &result, &found, &nudged),
          "with double scalars one unit in the last place of the step size is refused");
 }
 
@@ -328,8 +406,8 @@ static void test_proof_ambiguity(void) {
   for (unsigned e = 0; e < sizeof all_eps / sizeof *all_eps; e++)
     for (unsigned l = 0; l < sizeof all_lr / sizeof *all_lr; l++)
       for (int mode = 0; mode < 2; mode++) {
-        const struct adam_candidate candidate = {ADAM_FLOAT, (enum adam_mode)mode,
-                                                 ADAM_DECAY_FUSED};
+        const struct adam_candidate candidate = {
+            .generation = ADAM_FLOAT, .mode = (enum adam_mode)mode, .decay = ADAM_DECAY_FUSED};
         struct adam_hyper hyper = launches[0];
         hyper.eps = all_eps[e];
         hyper.lr = all_lr[l];
@@ -341,10 +419,9 @@ static void test_proof_ambiguity(void) {
             struct adam_scalars scalars, found;
             bool nudged;
             api->scalars(ADAM_FLOAT, &hyper, steps[s], 0, second, &scalars);
-            api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, result.p, result.g,
-                           result.m, result.v);
+            step_probe(&candidate, &hyper, &scalars, &result);
             const bool proven =
-                probe_prove(api, &candidate, &hyper, steps[s], &inputs, &result, &found, &nudged);
+                prove(&candidate, &hyper, steps[s], &inputs, &result, &found, &nudged);
             const bool ordinary = hyper.eps <= 1 && (hyper.lr == 0 || hyper.lr >= 1e-20);
             cases++;
             refused += !proven;
@@ -364,16 +441,147 @@ static void test_proof_ambiguity(void) {
   tap_ok(huge > 0 && huge_refused == 0, "nor one of %u with an eps up to 1e19", huge);
 }
 
+/* ---- the proof, in every type ---- */
+
+/* What the device brings down of a tensor. */
+struct brought {
+  double inputs[PROBE_BYTES_MOST / 8], results[PROBE_BYTES_MOST / 8];
+  unsigned char fine[FINE_BYTES];
+  float scale;
+};
+
+static struct probe_results brought_results(const struct brought *b, const struct kernel_shape *s) {
+  return (struct probe_results){.grad_scale = b->scale != 0 ? &b->scale : NULL,
+                                .inputs = b->inputs,
+                                .results = b->results,
+                                .fine = fine_bytes(s) ? b->fine : NULL,
+                                .lr_known = true};
+}
+
+/* Steps lists by scalars for the launch's step size and root, with another lr and eps. */
+static void bring(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
+                  float step, const struct adam_scalars *scalars,
+                  const struct adam_scalars *fine_scalars, struct brought *b) {
+  const struct kernel_shape shape = shape_of(candidate);
+  struct adam_tensors lists = lists_in(&shape, b->results, PROBE_ELEMENTS);
+  memcpy(b->results, b->inputs, sizeof b->inputs);
+  for (unsigned i = 0; b->scale != 0 && i < PROBE_ELEMENTS; i++)
+    api->store(shape.type, lists.g, i, api->load(shape.type, lists.g, i) * (double)b->scale);
+  lists.grad_scale = b->scale != 0 ? &b->scale : NULL;
+  api->reference(candidate, hyper, scalars, PROBE_ELEMENTS, &lists);
+  if (!fine_bytes(&shape))
+    return;
+  const struct adam_hyper other = fine_hyper(candidate, hyper, true);
+  struct adam_candidate undecayed = *candidate;
+  undecayed.decay = ADAM_DECAY_NONE;
+  struct maker maker = {.api = api, .shape = shape, .hyper = &other, .scale = 1, .n = {77}};
+  lists = maker.to = lists_in(&shape, b->fine, FINE_ELEMENTS);
+  if (!shape.amsgrad)
+    memset(b->fine + 4 * FINE_LIST_BYTES, 0, FINE_LIST_BYTES);
+  for (unsigned i = 0; i < FINE_ELEMENTS; i++) {
+    const struct element e = element_fine(&maker, candidate->generation, step, i);
+    put(&maker, i, &e);
+  }
+  memcpy(b->fine + 5 * FINE_LIST_BYTES, b->fine, FINE_LIST_BYTES);
+  api->reference(&undecayed, &other, fine_scalars, FINE_ELEMENTS, &lists);
+}
+
+static void test_proof_kinds(int kind, int mode, int amsgrad) {
+  static const float steps[] = {1, 7, 300, 20000};
+  static struct brought b;
+  const struct kernel_shape shape = shape_at(kind, mode, amsgrad);
+  struct adam_candidate candidates[CANDIDATES_MOST];
+  const unsigned count = candidates_list(&shape, true, candidates);
+  unsigned cases = 0, proven = 0, wrong = 0, wrong_refused = 0;
+  for (unsigned c = 0; c < count; c++)
+    for (unsigned s = 0; s < sizeof steps / sizeof *steps; s++)
+      for (unsigned l = 0; l < 3; l++) {
+        const struct adam_candidate *candidate = &candidates[c];
+        struct adam_hyper hyper = launches[l];
+        hyper.maximize = (c + s + l) % 2;
+        const bool nudges =
+            candidate->generation == ADAM_FLOAT || candidate->type == ADAM_TYPE_DOUBLE;
+        const int first = nudges ? (int)(s % 3) - 1 : 0, second = nudges ? (int)(l % 3) - 1 : 0;
+        const struct adam_hyper fine = fine_hyper(candidate, &hyper, true);
+        struct adam_scalars scalars, fine_scalars, found;
+        bool nudged;
+        b.scale = l == 2 ? 1024.0f : 0.0f;
+        probe_make(api, candidate, &hyper, true, b.inputs);
+        api->scalars(candidate->generation, &hyper, steps[s], first, second, &scalars);
+        api->scalars(candidate->generation, &fine, steps[s], first, second, &fine_scalars);
+        bring(candidate, &hyper, steps[s], &scalars, &fine_scalars, &b);
+        struct probe_results results = brought_results(&b, &shape);
+        cases++;
+        proven += probe_prove(api, candidate, &hyper, steps[s], &results, &found, &nudged) &&
+                  found.step_size == scalars.step_size &&
+                  found.bias_correction2_sqrt == scalars.bias_correction2_sqrt &&
+                  found.step_size_double == scalars.step_size_double &&
+                  found.bias_correction2_sqrt_double == scalars.bias_correction2_sqrt_double;
+        /* A kernel whose step size, or root, is one unit in the last place away. */
+        for (int root = 0; root < 2; root++) {
+          struct adam_scalars off = scalars, fine_off = fine_scalars;
+          if (root) {
+            off.bias_correction2_sqrt = nextafterf(off.bias_correction2_sqrt, 0);
+            fine_off.bias_correction2_sqrt = off.bias_correction2_sqrt;
+            off.bias_correction2_sqrt_double = nextafter(off.bias_correction2_sqrt_double, 0);
+          } else {
+            off.step_size = nextafterf(off.step_size, 0);
+            fine_off.step_size = nextafterf(fine_off.step_size, 0);
+            off.step_size_double = nextafter(off.step_size_double, 0);
+          }
+          bring(candidate, &hyper, steps[s], &off, &fine_off, &b);
+          results = brought_results(&b, &shape);
+          wrong++;
+          /* Powers nearby may give that very number: then it is found, and right. */
+          wrong_refused +=
+              !probe_prove(api, candidate, &hyper, steps[s], &results, &found, &nudged) ||
+              (nudges &&
+               (shape.type == ADAM_TYPE_DOUBLE
+                    ? found.step_size_double == off.step_size_double &&
+                          found.bias_correction2_sqrt_double == off.bias_correction2_sqrt_double
+                    : found.step_size == off.step_size &&
+                          found.bias_correction2_sqrt == off.bias_correction2_sqrt));
+        }
+      }
+  tap_ok(proven == cases, "%s, Adam%s%s: the scalars of %u of %u launches are found and proven",
+         kinds[kind].name, mode == ADAM_W ? "W" : "", amsgrad ? " amsgrad" : "", proven, cases);
+  tap_ok(wrong_refused == wrong,
+         "%s, Adam%s%s: of %u scalars one unit in the last place away none is taken for another "
+         "(%u)",
+         kinds[kind].name, mode == ADAM_W ? "W" : "", amsgrad ? " amsgrad" : "", wrong,
+         wrong_refused);
+}
+
+static void test_skipped(void) {
+  static struct brought b;
+  const struct adam_candidate candidate = {.generation = ADAM_FLOAT,
+                                           .type = ADAM_TYPE_BFLOAT16,
+                                           .state_type = ADAM_TYPE_BFLOAT16,
+                                           .amsgrad = true};
+  const struct kernel_shape shape = shape_of(&candidate);
+  probe_make(api, &candidate, &launches[0], true, b.inputs);
+  memcpy(b.results, b.inputs, sizeof b.inputs);
+  const struct probe_results results = brought_results(&b, &shape);
+  const bool untouched = probe_untouched(api, &candidate, &results);
+  ((unsigned char *)b.results)[lists_bytes(&shape, PROBE_ELEMENTS) - 1] ^= 1;
+  tap_ok(untouched && !probe_untouched(api, &candidate, &results),
+         "a probe that was skipped is told from one that was touched in its last bit");
+}
+
 int main(void) {
   api = offload_adam();
-  for (int mode = 0; mode < 2; mode++)
-    for (int decays = 0; decays < 2; decays++) {
-      for (int rest = 0; rest < 4; rest++)
-        test_calibration((enum adam_mode)mode, decays, rest & 1, rest >> 1);
-      test_choice((enum adam_mode)mode, decays);
+  for (int kind = 0; kind < KINDS; kind++)
+    for (int mode = 0; mode < 2; mode++) {
+      for (int amsgrad = 0; amsgrad < 2; amsgrad++) {
+        test_calibration(kind, mode, amsgrad);
+        test_proof_kinds(kind, mode, amsgrad);
+      }
+      test_choice(kind, mode, false);
+      test_choice(kind, mode, true);
     }
+  test_skipped();
   for (int mode = 0; mode < 2; mode++) {
-    for (int generation = 0; generation < ADAM_GENERATIONS; generation++)
+    for (int generation = 0; generation <= ADAM_FLOAT; generation++)
       test_proof_decay((enum adam_mode)mode, (enum adam_generation)generation);
     test_proof_generations((enum adam_mode)mode);
   }

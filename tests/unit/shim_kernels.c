@@ -1,7 +1,8 @@
-/* Our GPU kernels on the simulated driver against the reference, bit for bit: any number of elements, starts that no vector can
-   be loaded from, every decay, and what a slot's status makes of an update. */
+/* Our GPU kernels on the simulated driver, with the CPU's step between them, against the reference, bit for bit: every type and
+   decay, any number of elements, starts that no vector can be loaded from, and what a slot's status makes of an update. */
 #include "kernels_ptx.h"
-#include "shim/ring.h"
+#include "shim/elements.h"
+#include "shim/kernels.h"
 #include "tests/lib/tap.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +11,9 @@
 
 struct driver driver;
 static const struct adam_api *api;
-static struct ring ring;
-
-uint64_t state_step(void) {
-  return 1;
-}
-CUresult process_note_failure(CUresult result, const char *where) {
-  (void)where;
-  return result;
-}
+static struct kernels kernels;
+static CUmodule module;
+static CUstream stream;
 
 #define CU(call)                                                                                   \
   do {                                                                                             \
@@ -29,197 +24,264 @@ CUresult process_note_failure(CUresult result, const char *where) {
     }                                                                                              \
   } while (0)
 
-enum { MOST = 3000, ROOM = MOST + 16 };
-static float p[ROOM], g[ROOM], m[ROOM], v[ROOM], u[ROOM], out[ROOM];
-static CUdeviceptr device_p, device_g, device_slot, device_out;
+enum { MOST = 3000, ROOM = MOST + 16, ROOM_BYTES = ROOM * 8 };
+static CUdeviceptr device_p, device_g, device_slot, device_out, device_words;
+static struct adam_team *team;
 
-static uint32_t number(void) {
-  static uint64_t state = 88172645463325252u;
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return (uint32_t)(state >> 20);
-}
+static struct numbers numbers = {88172645463325252u};
 
-/* Ordinary numbers, and every fifth of any bits at all. */
-static float value(void) {
-  uint32_t bits = number() ^ number() << 16;
-  float any;
-  memcpy(&any, &bits, sizeof any);
-  if (number() % 5 == 0 && any == any)
-    return any;
-  return (float)(int32_t)(number() & 0xffffff) * 0x1p-23f - 1.0f;
+/* Ordinary numbers, and every fifth of any bits at all, but no NaN. */
+static double value(enum adam_type type) {
+  uint64_t bits = (uint64_t)number(&numbers) << 32 | number(&numbers);
+  if (number(&numbers) % 5 == 0) {
+    const double any = api->load(type, &bits, 0);
+    if (any == any)
+      return any;
+  }
+  return ordinary(&numbers);
 }
 
 static const struct adam_hyper hypers[] = {
     {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.01, .eps = 1e-8},
     {.lr = 0.75, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 1.3, .eps = 1e-8, .maximize = true},
 };
-static const unsigned sizes[] = {1, 2, 31, 255, 256, 257, 1024, MOST};
+static const unsigned sizes[] = {1, 2, 31, 256, 257, MOST};
 
-/* p after off_apply against the reference's, whose u is made by a parameter of 0. */
-static bool apply_right(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
-                        unsigned count, unsigned offset) {
-  static float expected[ROOM], zero[ROOM];
+/* The replacement's path over one list, against the reference: prologue, the CPU's step, apply. */
+static bool path_right(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
+                       unsigned count, unsigned offset, float scale) {
+  static double memory[5 * ROOM], work[5 * ROOM], gradient[ROOM];
   static struct {
     struct slot_words words;
-    float update[ROOM];
+    double update[ROOM];
   } slot;
-  struct adam_scalars scalars;
-  const struct adam_candidate undecayed = {candidate->generation, candidate->mode, ADAM_DECAY_NONE};
-  api->scalars(candidate->generation, hyper, 3, 0, 0, &scalars);
-  for (unsigned i = 0; i < count; i++) {
-    p[i] = expected[i] = value();
-    g[i] = value();
-    m[i] = value();
-    v[i] = value() * value();
-    v[i] = v[i] < 0 ? -v[i] : v[i];
-    zero[i] = 0;
-  }
-  memcpy(u, m, sizeof u);
-  memcpy(out, v, sizeof out);
-  api->reference(&undecayed, hyper, &scalars, count, zero, g, u, out); /* zero becomes -u */
-  memcpy(u, m, sizeof u);
-  memcpy(out, v, sizeof out);
-  api->reference(candidate, hyper, &scalars, count, expected, g, u, out);
-  for (unsigned i = 0; i < count; i++)
-    slot.update[i] = -zero[i];
   enum { GENERATION = 77 };
+  const struct kernel_shape shape = shape_of(candidate);
+  const size_t bytes = adam_type_bytes(shape.type),
+               wide = adam_type_bytes(adam_type_opmath(shape.type));
+  struct adam_tensors expected = lists_in(&shape, memory, ROOM),
+                      lists = lists_in(&shape, work, ROOM);
+  struct maker maker = {.api = api, .shape = shape, .hyper = hyper, .scale = 1, .to = expected};
+  for (unsigned i = 0; i < count; i++) {
+    struct element e = {.p = value(shape.type), .g = value(shape.type)};
+    e.m = value(shape.state_type);
+    e.v = value(shape.state_type);
+    e.v = e.v < 0 ? -e.v : e.v;
+    e.max_v = e.v * (double)(i % 3);
+    put(&maker, i, &e);
+  }
+  memcpy(work, memory, sizeof work);
+  const struct kernel_run run = {
+      .candidate = *candidate,
+      .p = device_p + offset * bytes,
+      .g = device_g + offset * bytes,
+      .grad_scale = scale != 0 ? (const float *)(uintptr_t)device_words : NULL,
+      .elements = count,
+  };
+  const bool prologue = kernels_need_prologue(candidate, run.grad_scale);
+  uint64_t guard = 0x1234567812345678;
+  CU(cuMemcpyHtoD(device_words, &scale, 4));
+  CU(cuMemcpyHtoD(run.p, lists.p, count * bytes));
+  CU(cuMemcpyHtoD(run.g, lists.g, count * bytes));
+  CU(cuMemcpyHtoD(run.p + count * bytes, &guard, 8));
+  CU(cuMemcpyHtoD(run.g + count * bytes, &guard, 8));
+  if (prologue)
+    CU(kernels_prologue(&kernels, &run, hyper, device_out, NULL));
+  CU(cuMemcpyDtoH(gradient, prologue ? device_out : run.g, count * (prologue ? wide : bytes)));
+
+  struct adam_job job = {
+      .gradient = gradient,
+      .exp_avg = lists.m,
+      .exp_avg_sq = lists.v,
+      .max_exp_avg_sq = shape.amsgrad ? lists.max_v : NULL,
+      .update = slot.update,
+      .elements = count,
+      .negate = hyper->maximize && !prologue,
+      .generation = candidate->generation,
+      .form = candidate->form,
+      .gradient_type = prologue ? adam_type_opmath(shape.type) : shape.type,
+      .state_type = shape.state_type,
+      .beta1 = hyper->beta1,
+      .beta2 = hyper->beta2,
+      .eps = hyper->eps,
+  };
+  api->scalars(candidate->generation, hyper, 3, 0, 0, &job.scalars);
+  if (!api->step(team, &job))
+    return false;
   atomic_store(&slot.words.status, slot_status(GENERATION, SLOT_APPLY));
-  slot.words.lr_decay = scalars.lr_decay;
-  slot.words.lr_decay_double = scalars.lr_decay_double;
-  const CUdeviceptr at = device_p + offset * 4;
-  float guard = 12345;
-  CU(cuMemcpyHtoD(at, p, count * 4));
-  CU(cuMemcpyHtoD(at + count * 4, &guard, 4));
-  CU(cuMemcpyHtoD(device_slot, &slot, sizeof slot.words + count * 4));
-  CU(ring_apply(&ring, at, device_slot, count, GENERATION, candidate, NULL));
-  CU(cuMemcpyDtoH(out, at, count * 4));
-  CU(cuMemcpyDtoH(&guard, at + count * 4, 4));
-  /* A NaN update has a sign by the negation above, and no other meaning. */
-  bool right = guard == 12345;
+  slot.words.lr_decay = job.scalars.lr_decay;
+  slot.words.lr_decay_double = job.scalars.lr_decay_double;
+  CU(cuMemcpyHtoD(device_slot, &slot, sizeof slot.words + count * wide));
+  CU(kernels_apply(&kernels, &run, device_slot, GENERATION, NULL));
+  CU(cuMemcpyDtoH(lists.p, run.p, count * bytes));
+  CU(cuMemcpyDtoH(lists.g, run.g, count * bytes));
+  expected.grad_scale = scale != 0 ? &scale : NULL;
+  api->reference(candidate, hyper, &job.scalars, count, &expected);
+  bool right = true;
   for (unsigned i = 0; i < count; i++)
-    right = right && (memcmp(&out[i], &expected[i], 4) == 0 || slot.update[i] != slot.update[i]);
+    right = right && !elements_differ(&shape, &expected, &lists, i);
+  for (int list = 0; list < 2; list++) {
+    uint64_t after;
+    CU(cuMemcpyDtoH(&after, (list ? run.g : run.p) + count * bytes, 8));
+    right = right && after == guard;
+  }
   return right;
 }
 
-/* g' by off_gprime against what the reference's exp_avg shows of it, with beta1 = 0 and m = 0: m becomes g'. */
-static bool gprime_right(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
-                         unsigned count, unsigned offset) {
-  struct adam_hyper bare = *hyper;
-  struct adam_scalars scalars;
-  bare.beta1 = 0;
-  api->scalars(candidate->generation, &bare, 3, 0, 0, &scalars);
-  for (unsigned i = 0; i < count; i++) {
-    p[i] = value();
-    g[i] = i % 3 ? value() : -(float)((double)p[i] * hyper->weight_decay);
-    m[i] = v[i] = 0;
-    u[i] = p[i];
-  }
-  api->reference(candidate, &bare, &scalars, count, u, g, m, v);
-  CU(cuMemcpyHtoD(device_p + offset * 4, p, count * 4));
-  CU(cuMemcpyHtoD(device_g, g, count * 4));
-  CU(ring_gprime(&ring, device_p + offset * 4, device_g, device_out, count, candidate, hyper,
-                 NULL));
-  CU(cuMemcpyDtoH(out, device_out, count * 4));
-  for (unsigned i = 0; i < count; i++)
-    /* The reference's sum with 0*m loses the sign of a zero, and an infinity (-0 * inf), nothing else. */
-    if (out[i] != m[i] && !(m[i] != m[i] && (out[i] != out[i] || out[i] - out[i] != 0)))
-      return false;
-  return true;
-}
-
-static void test_arithmetic(enum adam_mode mode) {
-  for (int generation = ADAM_OLD; generation < ADAM_GENERATIONS; generation++)
-    for (int decay = mode == ADAM_W ? ADAM_DECAY_NONE : ADAM_DECAY_FUSED;
-         decay <= ADAM_DECAY_UNFUSED; decay++) {
-      const struct adam_candidate candidate = {(enum adam_generation)generation, mode,
-                                               (enum adam_decay)decay};
-      unsigned cases = 0, right = 0;
+static void test_arithmetic(enum adam_mode mode, enum adam_type type, enum adam_type state) {
+  const struct kernel_shape shape = {mode, type, state, false};
+  unsigned cases = 0, right = 0, listed = 0;
+  for (int decays = 0; decays < 2; decays++) {
+    struct adam_candidate candidates[CANDIDATES_MOST];
+    const unsigned count = candidates_list(&shape, decays, candidates);
+    listed += count;
+    for (unsigned c = 0; c < count; c++)
       for (unsigned h = 0; h < 2; h++)
-        for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
-          for (unsigned offset = 0; offset < 4; offset += 3) {
-            cases++;
-            right += mode == ADAM_W ? apply_right(&candidate, &hypers[h], sizes[s], offset)
-                                    : gprime_right(&candidate, &hypers[h], sizes[s], offset);
-          }
-      tap_ok(right == cases, "%s gives the reference's bits: %s, %s decay, 1 to %d elements",
-             mode == ADAM_W ? "off_apply" : "off_gprime",
-             api->generation_name((enum adam_generation)generation),
-             decay == ADAM_DECAY_NONE    ? "no"
-             : decay == ADAM_DECAY_FUSED ? "fused"
-                                         : "unfused",
-             MOST);
-    }
+        for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+          struct adam_hyper hyper = hypers[h];
+          struct adam_candidate candidate = candidates[c];
+          if (!decays)
+            hyper.weight_decay = 0;
+          candidate.amsgrad = s % 2;
+          cases++;
+          right += path_right(&candidate, &hyper, sizes[s], s % 2 ? 3 : 0,
+                              (c + h + s) % 3 ? 0.0f : 1000.0f);
+        }
+  }
+  tap_ok(
+      right == cases,
+      "%s%s, Adam%s: prologue, step and apply give the reference's bits for %u arithmetics, 1 to "
+      "%d elements",
+      api->type_name(type), type == state ? "" : " with bf16 moments", mode == ADAM_W ? "W" : "",
+      listed, MOST);
 }
 
-static void test_gather(void) {
+/* The probes of every type: what is laid out for the program's kernel. */
+static void test_layout(enum adam_type type, bool scales) {
+  enum { TENSORS = 40 };
   static struct proof_results results;
-  static struct probe inputs;
-  CUdeviceptr steps, lr, device_inputs;
-  float numbers[40];
-  uintptr_t pointers[40];
-  CU(cuMemAlloc(&steps, 40 * 512));
-  CU(cuMemAlloc(&lr, 4));
+  static double inputs[PROBE_BYTES_MOST / 8];
+  const struct adam_candidate candidate = {.generation = ADAM_FLOAT,
+                                           .mode = ADAM_W,
+                                           .type = type,
+                                           .state_type = type,
+                                           .amsgrad = scales};
+  const struct kernel_shape shape = shape_of(&candidate);
+  const size_t bytes = lists_bytes(&shape, PROBE_ELEMENTS);
+  CUdeviceptr device_steps, device_inputs, out;
+  uintptr_t steps[TENSORS];
+  const float words[3] = {0.125f, 1024.0f, 0.5f};
+  CU(cuMemAlloc(&device_steps, TENSORS * 512));
   CU(cuMemAlloc(&device_inputs, sizeof inputs));
-  CU(cuMemAlloc(&ring.device_results, sizeof results));
-  for (unsigned i = 0; i < PROBE_ELEMENTS; i++) {
-    inputs.p[i] = value();
-    inputs.g[i] = value();
-    inputs.m[i] = value();
-    inputs.v[i] = value();
+  CU(cuMemAlloc(&out, sizeof results));
+  probe_make(api, &candidate, &hypers[0], true, inputs);
+  for (unsigned i = 0; i < TENSORS; i++) {
+    const float step = (float)(i * 7 + 1);
+    steps[i] = device_steps + i * 512;
+    CU(cuMemcpyHtoD(steps[i], &step, 4));
   }
-  for (unsigned i = 0; i < 40; i++) {
-    numbers[i] = (float)(i * 7 + 1);
-    pointers[i] = steps + i * 512;
-    CU(cuMemcpyHtoD(pointers[i], &numbers[i], 4));
+  CU(cuMemcpyHtoD(device_inputs, inputs, sizeof inputs));
+  CU(cuMemcpyHtoD(device_words, words, sizeof words));
+  CU(cuMemsetD8(out, 0x5a, sizeof results));
+  CU(cuCtxSynchronize()); /* the stream does not wait for the legacy one */
+  const float *const at = (const float *)(uintptr_t)device_words;
+  const struct probe_layout layout = {
+      .candidate = candidate,
+      .steps = steps,
+      .tensors = TENSORS,
+      .lr_pointer = at,
+      .grad_scale = scales ? at + 1 : NULL,
+      .found_inf = scales ? at + 2 : NULL,
+      .hyper = hypers[0],
+      .inputs = device_inputs,
+      .out = out,
+  };
+  CU(kernels_lay_out(&kernels, &layout, stream));
+  CU(cuStreamSynchronize(stream));
+  CU(cuMemcpyDtoH(&results, out, sizeof results));
+
+  struct adam_tensors lists = lists_in(&shape, inputs, PROBE_ELEMENTS);
+  for (unsigned i = 0; scales && i < PROBE_ELEMENTS; i++)
+    api->store(type, lists.g, i, api->load(type, lists.g, i) * (double)words[1]);
+  bool right = results.gathered[GATHERED_LR] == words[0];
+  for (unsigned t = 0; t < TENSORS; t++)
+    right = right && results.gathered[t] == (float)(t * 7 + 1) &&
+            memcmp(results.probes + t * bytes, inputs, bytes) == 0;
+  tap_ok(right, "%s: every step counter, the learning rate and every tensor's inputs are there%s",
+         api->type_name(type), scales ? ", gradients multiplied" : "");
+  tap_ok(scales ? results.gathered[GATHERED_SCALE] == words[1] &&
+                      results.gathered[GATHERED_FOUND_INF] == words[2]
+                : results.gathered[GATHERED_SCALE] != words[1],
+         "%s", scales ? "and grad_scale and found_inf" : "what is not pointed at is not read");
+  const size_t used = proof_bytes(&shape, TENSORS) - offsetof(struct proof_results, probes);
+  right = true;
+  for (size_t i = used; i < sizeof results.probes; i++)
+    right = right && results.probes[i] == 0x5a;
+  tap_ok(right, "and nothing behind them");
+  CU(cuMemFree(device_steps));
+  CU(cuMemFree(device_inputs));
+  CU(cuMemFree(out));
+  if (!fine_bytes(&shape))
+    return;
+  /* With libm's scalars the update is next to the parameter, for every element. */
+  unsigned near = 0, exact = 0;
+  const struct adam_hyper hyper = fine_hyper(&candidate, &hypers[0], false);
+  for (unsigned t = 0; t < TENSORS; t++) {
+    unsigned char *fine = results.probes + TENSORS * bytes + t * (size_t)FINE_BYTES;
+    double p[FINE_ELEMENTS];
+    struct adam_scalars scalars;
+    lists = lists_in(&shape, fine, FINE_ELEMENTS);
+    for (unsigned i = 0; i < FINE_ELEMENTS; i++) {
+      const struct element start = element_fine_start(i);
+      p[i] = api->load(type, lists.p, i);
+      exact += api->load(type, lists.m, i) == start.m && api->load(type, lists.v, i) == start.v &&
+               p[i] == api->load(type, fine + 5 * (size_t)FINE_LIST_BYTES, i);
+    }
+    api->scalars(ADAM_FLOAT, &hyper, (float)(t * 7 + 1), 0, 0, &scalars);
+    api->reference(&candidate, &hyper, &scalars, FINE_ELEMENTS, &lists);
+    for (unsigned i = 0; i < FINE_ELEMENTS; i++) {
+      const double left = api->load(type, lists.p, i) / p[i];
+      near += left < 0x1p-14 && left > -0x1p-14;
+    }
   }
-  const float rate = 0.125f;
-  CU(cuMemcpyHtoD(lr, &rate, 4));
-  CU(cuMemcpyHtoD(device_inputs, &inputs, sizeof inputs));
-  CU(cuMemsetD8(ring.device_results, 0x5a, sizeof results));
-  CU(cuCtxSynchronize()); /* ring.down does not wait for the legacy stream */
-  CU(ring_gather(&ring, pointers, 40, (const float *)(uintptr_t)lr, device_inputs));
-  CU(cuStreamSynchronize(ring.down));
-  CU(cuMemcpyDtoH(&results, ring.device_results, sizeof results));
-  bool right = memcmp(results.gathered, numbers, sizeof numbers) == 0;
-  unsigned char beyond = 0x5a;
-  for (unsigned t = 0; t < PROOF_TENSORS; t++)
-    if (t < 40)
-      right = right && memcmp(&results.probes[t], &inputs, sizeof inputs) == 0;
-    else
-      right = right && memcmp(&results.probes[t], &beyond, 1) == 0;
-  tap_ok(right, "off_gather brings every step counter and gives every tensor the inputs");
-  tap_ok(results.gathered[GATHERED_LR] == rate, "and fetches the learning rate from its pointer");
-  CU(cuMemsetD8(ring.device_results, 0x5a, sizeof results));
-  CU(cuCtxSynchronize()); /* ring.down does not wait for the legacy stream */
-  CU(ring_gather(&ring, pointers, 1, NULL, device_inputs));
-  CU(cuStreamSynchronize(ring.down));
-  CU(cuMemcpyDtoH(&results, ring.device_results, sizeof results));
-  tap_ok(results.gathered[0] == 1 && results.gathered[GATHERED_LR] != rate,
-         "one tensor and no pointer: nothing else is read or written");
+  tap_ok(exact == TENSORS * FINE_ELEMENTS && near == TENSORS * FINE_ELEMENTS,
+         "%s: the fine probes' updates nearly cancel their parameters: %u of %u",
+         api->type_name(type), near, (unsigned)TENSORS * FINE_ELEMENTS);
 }
 
 /* Last: a trap is the context's end. */
 static void test_status(void) {
-  const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE};
   struct {
     struct slot_words words;
     float update[4];
   } slot = {.update = {1, 1, 1, 1}};
-  float before[4] = {5, 6, 7, 8}, after[4];
-  atomic_store(&slot.words.status, slot_status(9, SLOT_REFUSED));
+  const struct kernel_run run = {
+      .candidate = {.generation = ADAM_FLOAT, .mode = ADAM_W},
+      .p = device_p,
+      .g = device_g,
+      .grad_scale = (const float *)(uintptr_t)device_words,
+      .elements = 4,
+  };
+  const float before[4] = {5, 6, 7, 8}, scale = 2;
+  float p[4], g[4];
+  CU(cuMemcpyHtoD(device_words, &scale, 4));
   CU(cuMemcpyHtoD(device_p, before, sizeof before));
+  CU(cuMemcpyHtoD(device_g, before, sizeof before));
+  atomic_store(&slot.words.status, slot_status(9, SLOT_REFUSED));
   CU(cuMemcpyHtoD(device_slot, &slot, sizeof slot));
-  CU(ring_apply(&ring, device_p, device_slot, 4, 9, &candidate, NULL));
-  CU(cuMemcpyDtoH(after, device_p, sizeof after));
-  tap_ok(memcmp(before, after, sizeof before) == 0, "a refused slot leaves the parameter alone");
+  CU(kernels_apply(&kernels, &run, device_slot, 9, NULL));
+  CU(cuMemcpyDtoH(p, device_p, sizeof p));
+  CU(cuMemcpyDtoH(g, device_g, sizeof g));
+  tap_ok(memcmp(before, p, sizeof p) == 0 && memcmp(before, g, sizeof g) == 0,
+         "a refused slot leaves parameter and gradient alone");
   atomic_store(&slot.words.status, slot_status(9, SLOT_APPLY));
   CU(cuMemcpyHtoD(device_slot, &slot, sizeof slot));
-  CU(ring_apply(&ring, device_p, device_slot, 4, 9, &candidate, NULL));
-  CU(cuMemcpyDtoH(after, device_p, sizeof after));
-  tap_ok(after[0] == 4 && after[3] == 7, "an applied one takes the update off");
-  CU(ring_apply(&ring, device_p, device_slot, 4, 10, &candidate, NULL));
+  CU(kernels_apply(&kernels, &run, device_slot, 9, NULL));
+  CU(cuMemcpyDtoH(p, device_p, sizeof p));
+  CU(cuMemcpyDtoH(g, device_g, sizeof g));
+  tap_ok(p[0] == 4 && p[3] == 7 && g[0] == 2.5f && g[3] == 4,
+         "an applied one takes the update off and writes the divided gradient back");
+  CU(kernels_apply(&kernels, &run, device_slot, 10, NULL));
   tap_ok(cuCtxSynchronize() != CUDA_SUCCESS,
          "the status of another generation traps rather than applying anything");
 }
@@ -231,15 +293,14 @@ static void open_device(void) {
   CU(cuDeviceGet(&device, 0));
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
-  CU(cuModuleLoadData(&ring.module, kernels_ptx));
-  CU(cuModuleGetFunction(&ring.gather, ring.module, "off_gather"));
-  CU(cuModuleGetFunction(&ring.gprime, ring.module, "off_gprime"));
-  CU(cuModuleGetFunction(&ring.apply, ring.module, "off_apply"));
-  CU(cuStreamCreate(&ring.down, CU_STREAM_NON_BLOCKING));
-  CU(cuMemAlloc(&device_p, ROOM * 4));
-  CU(cuMemAlloc(&device_g, ROOM * 4));
-  CU(cuMemAlloc(&device_out, ROOM * 4));
-  CU(cuMemAlloc(&device_slot, RING_HEAD + ROOM * 4));
+  CU(cuModuleLoadData(&module, kernels_ptx));
+  CU(kernels_find(module, &kernels));
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuMemAlloc(&device_p, ROOM_BYTES));
+  CU(cuMemAlloc(&device_g, ROOM_BYTES));
+  CU(cuMemAlloc(&device_out, ROOM_BYTES));
+  CU(cuMemAlloc(&device_words, 16));
+  CU(cuMemAlloc(&device_slot, sizeof(struct slot_words) + ROOM_BYTES));
 }
 
 /* In a child: the two traps each need a context of their own. */
@@ -248,11 +309,12 @@ static pid_t failing_child(void) {
   const pid_t child = fork();
   if (child == 0) {
     open_device();
-    const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE};
+    const struct kernel_run run = {
+        .candidate = {.generation = ADAM_FLOAT, .mode = ADAM_W}, .p = device_p, .elements = 4};
     struct slot_words words = {.ready = 0};
     atomic_store(&words.status, slot_status(3, SLOT_FAILED));
     CU(cuMemcpyHtoD(device_slot, &words, sizeof words));
-    CU(ring_apply(&ring, device_p, device_slot, 4, 3, &candidate, NULL));
+    CU(kernels_apply(&kernels, &run, device_slot, 3, NULL));
     _exit(cuCtxSynchronize() == CUDA_SUCCESS ? 1 : 0);
   }
   return child;
@@ -260,14 +322,25 @@ static pid_t failing_child(void) {
 
 int main(void) {
   int status = -1;
+  char why[256] = "";
   api = offload_adam();
   driver.cuLaunchKernel = cuLaunchKernel;
+  driver.cuModuleGetFunction = cuModuleGetFunction;
   const pid_t child = failing_child();
   tap_ok(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a failed slot traps");
   open_device();
-  test_arithmetic(ADAM_W);
-  test_arithmetic(ADAM_L2);
-  test_gather();
+  team = api->team_create(1, ADAM_ISA_AUTO, why, sizeof why);
+  if (!tap_ok(team != NULL, "a team is made%s", why))
+    return tap_done();
+  for (int mode = 0; mode < 2; mode++) {
+    for (int type = 0; type < ADAM_TYPES; type++)
+      test_arithmetic((enum adam_mode)mode, (enum adam_type)type, (enum adam_type)type);
+    test_arithmetic((enum adam_mode)mode, ADAM_TYPE_FLOAT, ADAM_TYPE_BFLOAT16);
+  }
+  for (int type = 0; type < ADAM_TYPES; type++)
+    for (int scales = 0; scales < 2; scales++)
+      test_layout((enum adam_type)type, scales);
   test_status();
+  api->team_destroy(team);
   return tap_done();
 }

@@ -121,11 +121,12 @@ static bool as_the_row_says(const struct family *family, const struct row *row) 
   static const struct {
     const char *type, *title;
     unsigned parameter, state;
-  } types[] = {{"f32", "fp32", 4, 4},
-               {"f64", "fp64", 8, 8},
-               {"f16", "fp16", 2, 2},
-               {"bf16", "bf16", 2, 2},
-               {"f32+bf16states", "fp32/bf16 state", 4, 2}};
+    enum adam_type of_parameter, of_state;
+  } types[] = {{"f32", "fp32", 4, 4, ADAM_TYPE_FLOAT, ADAM_TYPE_FLOAT},
+               {"f64", "fp64", 8, 8, ADAM_TYPE_DOUBLE, ADAM_TYPE_DOUBLE},
+               {"f16", "fp16", 2, 2, ADAM_TYPE_HALF, ADAM_TYPE_HALF},
+               {"bf16", "bf16", 2, 2, ADAM_TYPE_BFLOAT16, ADAM_TYPE_BFLOAT16},
+               {"f32+bf16states", "fp32/bf16 state", 4, 2, ADAM_TYPE_FLOAT, ADAM_TYPE_BFLOAT16}};
   const bool old = strcmp(row->scalars, "OLD") == 0, amsgrad = row->amsgrad[0] == '1';
   const bool adamw =
       old ? strstr(row->name, "_fused_adamw_") != NULL : strcmp(row->mode, "adamw") == 0;
@@ -138,7 +139,7 @@ static bool as_the_row_says(const struct family *family, const struct row *row) 
              strcmp(family->family, adamw ? "torch_fused_adamw" : "torch_fused_adam") == 0 &&
              family->lists == (amsgrad ? 5 : 4) && family->parameter_bytes == types[i].parameter &&
              family->state_bytes == types[i].state && family->metadata_bytes == row->sizes[0] &&
-             family_on_cpu(family) == (i == 0 && !amsgrad);
+             family->type == types[i].of_parameter && family->state_type == types[i].of_state;
   }
   return false;
 }

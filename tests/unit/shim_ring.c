@@ -184,10 +184,11 @@ static void test_shapes(void) {
 static void test_stages(const struct adam_api *api) {
   struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
   config.device_staging.bytes = (size_t)16 << 20;
-  device_room = (size_t)3 << 20;
+  device_room = (size_t)5 << 20;
   struct ring *ring = ring_of_context();
   tap_ok(ring && ring_of_context() == ring && ring_find(current) == ring, "a context has one ring");
-  tap_ok(ring_open(ring) && ring->gather && ring->apply, "streams, events and kernels are made");
+  tap_ok(ring_open(ring) && ring->kernels.gather && ring->kernels.apply[ADAM_TYPE_BFLOAT16],
+         "streams, events and kernels are made");
   unsigned touched = 0;
   for (unsigned i = 0; i < use_count; i++)
     touched |= (used[i] == ring->down ? 1u : 0u) | (used[i] == ring->up ? 2u : 0u) |
@@ -242,7 +243,8 @@ static void test_refusals(const struct adam_api *api) {
   current = (CUcontext)0x1100;
   modules_fail = 1;
   struct ring *ring = ring_of_context();
-  tap_ok(ring_open(ring) && !ring->gather, "without our kernels streaming is still possible");
+  tap_ok(ring_open(ring) && !ring->kernels.gather,
+         "without our kernels streaming is still possible");
   tap_ok(!ring_stage(ring, &config, SIZE_MAX, LEAST) &&
              strstr(ring->why, "OFFLOAD_DEVICE_STAGING=4096"),
          "staging too small is a sentence: %s", ring->why);
@@ -321,17 +323,20 @@ static void test_larger_kernel(void) {
 }
 
 static void test_launches(void) {
-  const struct adam_candidate candidates[] = {{ADAM_FLOAT, ADAM_W, ADAM_DECAY_NONE},
-                                              {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED},
-                                              {ADAM_FLOAT, ADAM_W, ADAM_DECAY_UNFUSED},
-                                              {ADAM_DOUBLE, ADAM_W, ADAM_DECAY_FUSED},
-                                              {ADAM_OLD, ADAM_W, ADAM_DECAY_UNFUSED}};
-  struct ring ring = {.apply = (CUfunction)0x10};
+  const struct adam_candidate candidates[] = {
+      {.generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_NONE},
+      {.generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED},
+      {.generation = ADAM_MIXED, .mode = ADAM_W, .decay = ADAM_DECAY_UNFUSED},
+      {.generation = ADAM_DOUBLE, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED},
+      {.generation = ADAM_OLD, .mode = ADAM_W, .decay = ADAM_DECAY_UNFUSED}};
+  const struct kernels kernels = {.apply = {(CUfunction)0x10}};
+  struct kernel_run run = {.p = 0x100, .elements = 1025};
   bool right = true;
   for (unsigned i = 0; i < 5; i++) {
     uint32_t decay, expected, count;
     CUdeviceptr update;
-    ring_apply(&ring, 0x100, 0x2000, 1025, 7, &candidates[i], NULL);
+    run.candidate = candidates[i];
+    kernels_apply(&kernels, &run, 0x2000, 7, NULL);
     memcpy(&update, launched_parameters[1], 8);
     memcpy(&count, launched_parameters[3], 4);
     memcpy(&expected, launched_parameters[4], 4);
@@ -341,11 +346,15 @@ static void test_launches(void) {
   }
   tap_ok(right,
          "the apply kernel is told the candidate's decay, the slot's status and its elements");
-  const struct adam_candidate l2 = {ADAM_FLOAT, ADAM_L2, ADAM_DECAY_FUSED};
+  run.candidate =
+      (struct adam_candidate){.generation = ADAM_FLOAT, .mode = ADAM_L2, .decay = ADAM_DECAY_FUSED};
   uint32_t decay;
-  ring_apply(&ring, 0x100, 0x2000, 1, 1, &l2, NULL);
+  kernels_apply(&kernels, &run, 0x2000, 1, NULL);
   memcpy(&decay, launched_parameters[5], 4);
   tap_ok(decay == KERNEL_NONE, "L2 decay is in the gradient, not in the apply kernel");
+  run.candidate.type = ADAM_TYPE_DOUBLE;
+  tap_ok(kernel_decay(&run.candidate) == KERNEL_DOUBLE_FUSED,
+         "doubles decay in double, whatever the generation");
 }
 
 int main(void) {

@@ -14,7 +14,8 @@ enum { ELEMENTS = 1000, SLOTS = 4, PIECES = 3000 };
 
 static const struct adam_api *api;
 static struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
-static const struct adam_candidate candidate = {ADAM_FLOAT, ADAM_W, ADAM_DECAY_FUSED};
+static const struct adam_candidate candidate = {
+    .generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_FUSED};
 static const struct adam_hyper hyper = {
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.01, .eps = 1e-8};
 
@@ -25,6 +26,9 @@ struct slot {
 };
 static struct slot slots[SLOTS];
 static struct proof_results results;
+struct probe {
+  float p[PROBE_ELEMENTS], g[PROBE_ELEMENTS], m[PROBE_ELEMENTS], v[PROBE_ELEMENTS];
+};
 static struct probe inputs;
 static _Atomic uint32_t proof_ready;
 static float verdict;
@@ -39,22 +43,27 @@ static void wait_done(const struct slot *slot, uint32_t generation) {
     nap(20000);
 }
 
+static struct probe *probe_of(unsigned tensor) {
+  return (struct probe *)(void *)results.probes + tensor;
+}
+
 /* What the device would bring down for `tensors` tensors at this step; `wrong` spoils the last one. */
 static void device_proof(unsigned tensors, float step, bool wrong) {
   struct adam_scalars scalars;
   for (unsigned t = 0; t < tensors; t++) {
-    struct probe *probe = &results.probes[t];
+    struct probe *probe = probe_of(t);
     *probe = inputs;
     results.gathered[t] = step + (float)(t % 2);
     api->scalars(candidate.generation, &hyper, results.gathered[t], 0, 0, &scalars);
-    api->reference(&candidate, &hyper, &scalars, PROBE_ELEMENTS, probe->p, probe->g, probe->m,
-                   probe->v);
+    api->reference(
+        &candidate, &hyper, &scalars, PROBE_ELEMENTS,
+        &(struct adam_tensors){.p = probe->p, .g = probe->g, .m = probe->m, .v = probe->v});
   }
   if (wrong) {
     uint32_t bits;
-    memcpy(&bits, &results.probes[tensors - 1].p[3], 4);
+    memcpy(&bits, &probe_of(tensors - 1)->p[3], 4);
     bits ^= 1;
-    memcpy(&results.probes[tensors - 1].p[3], &bits, 4);
+    memcpy(&probe_of(tensors - 1)->p[3], &bits, 4);
   }
 }
 
@@ -101,7 +110,9 @@ static bool stepped_right(const struct slot *before, const struct slot *after, f
   memcpy(m, before->m, sizeof m);
   memcpy(v, before->v, sizeof v);
   api->scalars(candidate.generation, &hyper, step, 0, 0, &scalars);
-  api->reference(&candidate, &hyper, &scalars, ELEMENTS, p, before->gradient, m, v);
+  api->reference(
+      &candidate, &hyper, &scalars, ELEMENTS,
+      &(struct adam_tensors){.p = p, .g = (void *)(uintptr_t)before->gradient, .m = m, .v = v});
   for (unsigned i = 0; i < ELEMENTS; i++)
     if (p[i] != -after->update[i])
       return false;

@@ -2,13 +2,15 @@
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_kernels)
 
+STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
+
 $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
-$(B)/tests/unit/shim_calibrate: $(B)/shim/probe.o $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_kernels: $(B)/shim/ring.o $(B)/shim/worker.o $(B)/shim/probe.o $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
+$(B)/tests/unit/shim_calibrate: $(STEP_PROBE) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/kernels.o $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 
 $(STEP_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/lib/tap.h $(SHIM_HDR)
 	@mkdir -p $(@D)
@@ -50,5 +52,23 @@ $$(STEP_E2E)/typed-$(1)-%.ptx: tests/e2e/kernels/typed/fused_%_impl.cu tests/e2e
 STEP_PTX += $$(patsubst %,$$(STEP_E2E)/typed-$(1)-%.ptx,adam adamw adam_amsgrad adamw_amsgrad)
 endef
 $(foreach release,20 21 23 212,$(eval $(call STEP_TYPED,$(release))))
+
+# The same with the arithmetic of PyTorch's builds: names of one release, arithmetic of the same or another, and what differs.
+define STEP_EXACT
+$$(STEP_E2E)/exact-$(1)-%.ptx: tests/e2e/kernels/typed/fused_%_impl.cu tests/e2e/kernels/typed/typed.cuh tests/e2e/kernels/typed/exact.cuh
+	@mkdir -p $$(@D)
+	$$(STEP_NVCC) -DTYPED_RELEASE=$(2) -DTYPED_EXACT=$(3) $(4) -o $$@ $$<
+STEP_PTX += $$(patsubst %,$$(STEP_E2E)/exact-$(1)-%.ptx,$(5))
+endef
+STEP_OPTIMIZERS := adam adamw adam_amsgrad adamw_amsgrad
+$(eval $(call STEP_EXACT,20,20,20,,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,21,21,20,,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,23,23,23,,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,211,23,211,,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,212,212,211,,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,slots,212,211,-DTYPED_SLOTS,adam adam_amsgrad))
+$(foreach wrong,1 2 3 4,$(eval $(call STEP_EXACT,23_wrong$(wrong),23,23,-DTYPED_WRONG=$(wrong),adam adamw)))
+$(foreach wrong,1 2 3 4,$(eval $(call STEP_EXACT,212_wrong$(wrong),212,211,-DTYPED_WRONG=$(wrong),adam adamw)))
+$(foreach wrong,1 2 3,$(eval $(call STEP_EXACT,20_wrong$(wrong),20,20,-DTYPED_WRONG=$(wrong),adamw)))
 
 test-programs: $(STEP_E2E)/step_program $(STEP_PTX)

@@ -2,7 +2,7 @@
 // beside it, since a mangled name holds the name of its source file; one PTX has an entry for each type.
 //   TYPED_RELEASE   20, 21, 23 (the small list of 2.3 to 2.11) or 212: names, arguments and tensor lists of that release
 //   TYPED_MODE, TYPED_LISTS   set by the source: ADAM_MODE, and 4 or, with amsgrad, 5
-// The arithmetic is nobody's in particular, but it depends on the element's unroll slot, hence on the alignment of every
+// With TYPED_EXACT it is that of exact.cuh. Else the arithmetic is nobody's in particular, but it depends on the element's unroll slot, hence on the alignment of every
 // list, as that of 2.11 and later does with L2 decay.
 #pragma once
 #include <cstdint>
@@ -123,6 +123,10 @@ __device__ void step_old(Element<float> &e, const Launch &launch, float step, bo
 }
 #endif
 
+#ifdef TYPED_EXACT
+#include "exact.cuh"
+#endif
+
 /* P: parameter and gradient; M: every state. */
 template <typename P, typename M, int lists>
 __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch launch, bool adamw) {
@@ -149,6 +153,10 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
       e.g /= (S)*launch.grad_scale;
       g[i] = (P)e.g;
     }
+#ifdef TYPED_EXACT
+    step_exact<S>(e, launch, (float)step, (int)(aligned ? i % 4 : i / 512 % 4), adamw, lists == 5,
+                  sizeof(P) == 2, sizeof(P) != sizeof(M));
+#else
 #if TYPED_RELEASE < 23
     if constexpr (sizeof(P) == 4 && lists == 4)
       step_old(e, launch, step, adamw);
@@ -156,6 +164,7 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
 #endif
       step_element(e, launch, correction1, root2, (int)(aligned ? i % 4 : i / 512 % 4), adamw,
                    lists == 5);
+#endif
     p[i] = (P)e.p;
     m[i] = (M)e.m;
     v[i] = (M)e.v;
