@@ -297,7 +297,7 @@ static void test_proof_decay(enum adam_mode mode, enum adam_generation generatio
 }
 
 static void test_proof_generations(enum adam_mode mode) {
-  const struct kernel_shape shape = shape_at(0, mode, 0);
+  const struct kernel_shape shape = shape_at(0, (int)mode, 0);
   size_t least = SIZE_MAX, least_root = SIZE_MAX;
   unsigned roots = 0;
   for (unsigned l = 0; l < 4; l++)
