@@ -8,6 +8,7 @@
 """
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -78,19 +79,16 @@ def numbers(values):
 
 
 def subtract(after, before):
-    """What happened between two reports. Rows and reasons are only ever added."""
+    """What happened between two reports, with the rows of which it says something else. Rows and reasons are only ever added."""
     totals = {name: value - before["totals"].get(name, 0) for name, value in after["totals"].items()}
     rows = []
     for i, row in enumerate(after["functions"]):
         earlier = numbers(before["functions"][i]) if i < len(before["functions"]) else {}
         rows.append({**row, **{name: value - earlier.get(name, 0) for name, value in numbers(row).items()},
                      "metadata_bytes": row["metadata_bytes"]})
-    return {"totals": totals, "functions": [row for row in rows if row["launches"] or row["name"] not in known(before)],
+    changed = [row for row, now, then in itertools.zip_longest(rows, after["functions"], before["functions"]) if now != then]
+    return {"totals": totals, "functions": changed,
             "reasons": [reason for reason in after["reasons"] if reason not in before["reasons"]]}
-
-
-def known(report):
-    return [row["name"] for row in report["functions"]]
 
 
 def add(one, other):

@@ -3,7 +3,8 @@
 files, write the same, and start the same processes and threads; no file of the library's appears, though OFFLOAD_REPORT asks
 for one.
 
-A program is run twice, without and with, under strace, which leaves alone what it prints."""
+A program is run without and with, under strace, which leaves alone what it prints; and without once more when the first
+run has compiled what the second finds compiled."""
 import os
 import pathlib
 import re
@@ -122,7 +123,10 @@ def first_difference(one, other):
 def judge(program, folder):
     """Sentences that say what differs; and what the program did, for the reader."""
     (folder / "test_collected.py").write_text(COLLECTED, encoding="utf-8")
-    (without, plain), (with_it, preloaded) = (run(program, folder, preload) for preload in (False, True))
+    without, plain = run(program, folder, False)
+    if any(re.search(r'\.pyc\S*", O_WRONLY', call) for call in plain):
+        without, plain = run(program, folder, False)
+    with_it, preloaded = run(program, folder, True)
     problems = [f"{name}: {first_difference(str(without[name]), str(with_it[name]))}"
                 for name in without if without[name] != with_it[name]]
     if without["status"] or program.expected not in without["standard output"]:
