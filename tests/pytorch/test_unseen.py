@@ -62,6 +62,7 @@ def test_ones(device):
 def test_two():
     assert torch.cuda.device_count() > 1
 """
+BYTECODE = re.compile(r'\.pyc\S*", O_WRONLY')
 # What differs from run to run by itself: pytest's time, the processor's frequency in collect_env.
 CHANGING = ((r"in [\d.]+s\b", "in N s"), (r"(MHz:).*", r"\1 N"))
 
@@ -92,8 +93,8 @@ def steady(text):
 
 
 def run(program, folder, preload):
-    """What it prints, and what it asks of the system, each once: with another schedule a thread may look for a file that
-    another one has found."""
+    """What it prints; what it asks of the system, each once: with another schedule a thread may look for a file that
+    another one has found; and whether it wrote bytecode."""
     traces = folder / "traces"
     traces.mkdir()
     # Given to the traced program alone: the tracer is not to be under the preload.
@@ -102,15 +103,16 @@ def run(program, folder, preload):
                *(word for name, value in changes.items() for word in ("-E", f"{name}={value}")), *program.command]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
                           env=environment_of(program, folder, False), check=False, timeout=280)
-    calls = set()
+    calls, compiled = set(), False
     for trace in traces.iterdir():
         for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
+            compiled = compiled or BYTECODE.search(line) is not None
             if not LOADING.search(line):
                 for pattern, replacement in CHANCE:
                     line = re.sub(pattern, replacement, line)
                 calls.add(line)
     shutil.rmtree(traces)
-    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}, calls
+    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}, calls, compiled
 
 
 def first_difference(one, other):
@@ -123,10 +125,10 @@ def first_difference(one, other):
 def judge(program, folder):
     """Sentences that say what differs; and what the program did, for the reader."""
     (folder / "test_collected.py").write_text(COLLECTED, encoding="utf-8")
-    without, plain = run(program, folder, False)
-    if any(re.search(r'\.pyc\S*", O_WRONLY', call) for call in plain):
-        without, plain = run(program, folder, False)
-    with_it, preloaded = run(program, folder, True)
+    without, plain, compiled = run(program, folder, False)
+    if compiled:
+        without, plain, _ = run(program, folder, False)
+    with_it, preloaded, _ = run(program, folder, True)
     problems = [f"{name}: {first_difference(str(without[name]), str(with_it[name]))}"
                 for name in without if without[name] != with_it[name]]
     if without["status"] or program.expected not in without["standard output"]:
