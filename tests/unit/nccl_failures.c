@@ -5,13 +5,6 @@
 
 enum { BYTES = 4 << 20, PROMPT_MS = 5000 };
 
-static bool mentions(const char *words) {
-  bool found = strstr(ncclGetLastError(NULL), words) != NULL;
-  if (!found)
-    printf("# the error is: %s\n", ncclGetLastError(NULL));
-  return found;
-}
-
 static uint64_t now_ms(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -236,25 +229,12 @@ static void all_die(struct rank *r) {
 
 /* Whether all died and the folders have as many entries as before. */
 static bool leaves_nothing(void) {
-  struct ranks_shared *shared =
-      mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct ranks_shared *shared = new_shared();
   int files = entries_of("/dev/shm"), temporary = entries_of("/tmp"), killed = 0;
   pid_t children[2];
-  for (int rank = 0; rank < 2; rank++) {
-    children[rank] = fork();
-    if (children[rank] == 0) {
-      struct rank r = {.rank = rank, .ranks = 2, .shared = shared};
-      alarm(60);
-      if (rank == 0) {
-        MUST_NCCL(ncclGetUniqueId(&shared->id));
-        atomic_store(&shared->id_ready, 1);
-      }
-      if (!await(&shared->id_ready, 1))
-        _exit(3);
-      start();
-      all_die(&r);
-    }
-  }
+  fflush(stdout);
+  for (int rank = 0; rank < 2; rank++)
+    children[rank] = fork_rank(shared, rank, 2, all_die, 60);
   await(&shared->word[0], 2);
   for (int rank = 0; rank < 2; rank++) {
     int status = 0;

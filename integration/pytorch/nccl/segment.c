@@ -121,6 +121,11 @@ void segment_ring_bell(const struct segment *segment, int rank) {
   syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void segment_ring_bells(const struct segment *segment) {
+  for (int rank = 0; rank < segment->ranks; rank++)
+    segment_ring_bell(segment, rank);
+}
+
 uint32_t segment_bell(const struct segment *segment) {
   return atomic_load_explicit(&segment->of_rank[segment->self].bell, memory_order_acquire);
 }
@@ -201,8 +206,7 @@ void segment_leave(const struct segment *segment, enum segment_state how) {
   if (!segment->entered)
     return;
   atomic_store_explicit(&segment->of_rank[segment->self].state, how, memory_order_release);
-  for (int rank = 0; rank < segment->ranks; rank++)
-    segment_ring_bell(segment, rank);
+  segment_ring_bells(segment);
 }
 
 /* ---- joining ---- */
@@ -220,14 +224,18 @@ struct segment_ring *segment_ring(const struct segment *segment, int sender, int
   return (struct segment_ring *)(void *)(segment->rings + number * ring_stride(segment));
 }
 
+static ncclResult_t fail_maker_gone(const struct id_contents *id) {
+  return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
+                   (int)id->maker.number);
+}
+
 static ncclResult_t open_maker(const struct id_contents *id, int *file) {
   char path[64];
   if (memcmp(id->magic, magic, sizeof magic) != 0)
     return nccl_fail(ncclInvalidArgument, "the unique id is not one of ncclGetUniqueId's");
   snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)id->maker.number, id->descriptor);
   if (!process_lives(&id->maker))
-    return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
-                     (int)id->maker.number);
+    return fail_maker_gone(id);
   *file = open(path, O_RDWR | O_CLOEXEC);
   if (*file < 0)
     return nccl_fail(ncclSystemError,
@@ -290,8 +298,7 @@ static ncclResult_t enter(struct segment *segment, int device) {
     return nccl_fail(ncclSystemError, "/proc is needed to see whether ranks live");
   atomic_store_explicit(&record->state, SEGMENT_PRESENT, memory_order_release);
   atomic_fetch_add_explicit(&segment->header->joined, 1, memory_order_acq_rel);
-  for (int rank = 0; rank < segment->ranks; rank++)
-    segment_ring_bell(segment, rank);
+  segment_ring_bells(segment);
   return ncclSuccess;
 }
 
@@ -309,8 +316,7 @@ static ncclResult_t wait_for_all(const struct segment *segment, const struct id_
             atomic_load_explicit(&segment->header->joined, memory_order_acquire) != segment->ranks)
           return segment_fail_gone(segment, rank);
       if (!process_lives(&id->maker))
-        return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
-                         (int)id->maker.number);
+        return fail_maker_gone(id);
     }
     result = segment_wait_step(&wait, seen);
   }
