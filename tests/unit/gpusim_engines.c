@@ -13,11 +13,6 @@ struct check {
   const char *instruction;
   int bits[4]; /* d, a, b, c */
 };
-#define WIDTHS(d, a, b, c)                                                                         \
-  { d, a, b, c }
-#define ALL32 WIDTHS(32, 32, 32, 32)
-#define ALL64 WIDTHS(64, 64, 64, 64)
-#define ALL16 WIDTHS(16, 16, 16, 16)
 static const struct check checks[] = {
 #define CHECK(sentence, instruction, widths, reference, how) {instruction, widths},
 #include "tests/unit/gpusim_ptx_checks.def"
