@@ -25,20 +25,24 @@ static const struct attribute *find(struct attributes all, int name) {
   return NULL;
 }
 
-static cublasStatus_t check(const char *call, const struct attribute *found, int name,
-                            const void *value, size_t bytes) {
-  if (found == NULL)
-    return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "attribute %d", name);
-  if (value == NULL || bytes != found->bytes)
-    return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "%zu bytes for an attribute of %zu",
-                       bytes, found->bytes);
-  return CUBLAS_STATUS_SUCCESS;
+static cublasStatus_t unknown(const char *call, int name) {
+  return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "attribute %d", name);
+}
+
+static cublasStatus_t check_value(const char *call, const struct attribute *found,
+                                  const void *value, size_t bytes) {
+  if (value != NULL && bytes == found->bytes)
+    return CUBLAS_STATUS_SUCCESS;
+  return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "%zu bytes for an attribute of %zu", bytes,
+                     found->bytes);
 }
 
 static cublasStatus_t set(const char *call, void *descriptor, struct attributes all, int name,
                           const void *value, size_t bytes) {
   const struct attribute *found = find(all, name);
-  cublasStatus_t status = check(call, found, name, value, bytes);
+  if (found == NULL)
+    return unknown(call, name);
+  cublasStatus_t status = check_value(call, found, value, bytes);
   if (status == CUBLAS_STATUS_SUCCESS)
     memcpy((char *)descriptor + found->offset, value, bytes);
   return status;
@@ -48,12 +52,13 @@ static cublasStatus_t set(const char *call, void *descriptor, struct attributes 
 static cublasStatus_t get(const char *call, const void *descriptor, struct attributes all, int name,
                           void *value, size_t bytes, size_t *written) {
   const struct attribute *found = find(all, name);
-  if (found != NULL && written != NULL) {
+  if (found == NULL)
+    return unknown(call, name);
+  if (written != NULL)
     *written = found->bytes;
-    if (bytes == 0)
-      return CUBLAS_STATUS_SUCCESS;
-  }
-  cublasStatus_t status = check(call, found, name, value, bytes);
+  if (bytes == 0 && written != NULL)
+    return CUBLAS_STATUS_SUCCESS;
+  cublasStatus_t status = check_value(call, found, value, bytes);
   if (status == CUBLAS_STATUS_SUCCESS)
     memcpy(value, (const char *)descriptor + found->offset, bytes);
   return status;
