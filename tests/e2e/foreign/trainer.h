@@ -5,8 +5,11 @@
 #define TRAINER_H
 #include "tests/e2e/adam_list.h"
 
-#define CU(call) cu_check((call), __FILE__, __LINE__, #call)
-void cu_check(CUresult, const char *file, int line, const char *call);
+#define CU(call)                                                                                   \
+  do {                                                                                             \
+    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
+      exit(2);                                                                                     \
+  } while (0)
 const char *cu_name(CUresult);
 
 enum { ELEMENTS = 65536, ARRAY_BYTES = 4 * ELEMENTS }; /* of each array */

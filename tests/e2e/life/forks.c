@@ -100,37 +100,28 @@ static void children(void) {
   wait_for(child, "abort");
 }
 
-static void train(unsigned steps) {
-  start(0);
-  CU(trainer_open(&trainer, kernel_path, 0));
-  CU(trainer_steps(&trainer, steps));
-}
-
-/* The parent never touches CUDA. */
-static void child_trains(const char *unused) {
-  (void)unused;
+static void train_in_child(void) {
   const pid_t child = fork();
   if (child == 0) {
-    train(5);
+    train(&trainer, 5);
     print_hash("child", &trainer);
     exit(0);
   }
   wait_for(child, "child");
 }
 
+/* The parent never touches CUDA. */
+static void child_trains(const char *unused) {
+  (void)unused;
+  train_in_child();
+}
+
 /* Two children and then the parent train, each in a process of its own. */
 static void all_train(const char *unused) {
   (void)unused;
-  for (int i = 0; i < 2; i++) {
-    const pid_t child = fork();
-    if (child == 0) {
-      train(5);
-      print_hash("child", &trainer);
-      exit(0);
-    }
-    wait_for(child, "child");
-  }
-  train(6);
+  for (int i = 0; i < 2; i++)
+    train_in_child();
+  train(&trainer, 6);
   print_hash("parent", &trainer);
 }
 
@@ -146,7 +137,7 @@ static void before_steps(const char *unused) {
 /* State is on the host and pinned memory exists; nothing is in flight. */
 static void between_steps(const char *unused) {
   (void)unused;
-  train(3);
+  train(&trainer, 3);
   print_hash("parent", &trainer);
   children();
   CU(trainer_steps(&trainer, 3));
@@ -156,7 +147,7 @@ static void between_steps(const char *unused) {
 /* A step is in flight at each fork. */
 static void in_step(const char *unused) {
   (void)unused;
-  train(2);
+  train(&trainer, 2);
   for (int i = 0; i < 3; i++) {
     CU(trainer_steps(&trainer, 1));
     CHECK(cuStreamQuery(trainer.stream) == CUDA_ERROR_NOT_READY);
@@ -193,7 +184,7 @@ static void during_launches(const char *unused) {
   (void)unused;
   pthread_t thread;
   void *failed = NULL;
-  train(2);
+  train(&trainer, 2);
   atomic_store(&training, true);
   CHECK(pthread_create(&thread, NULL, fork_often, NULL) == 0);
   for (int i = 0; i < 20; i++) {
@@ -231,7 +222,7 @@ static void by_clone(int flags, bool asks) {
 }
 static void clone_child(const char *unused) {
   (void)unused;
-  train(3);
+  train(&trainer, 3);
   by_clone(0, true);
   CU(trainer_steps(&trainer, 2));
   by_clone(0, true);
@@ -244,7 +235,7 @@ static void clone_namespace(const char *unused) {
   const pid_t child = fork();
   if (child == 0) {
     CHECK(getpid() == 1);
-    train(3);
+    train(&trainer, 3);
     by_clone(CLONE_NEWPID, false);
     CU(trainer_steps(&trainer, 2));
     print_hash("process 1", &trainer);
@@ -256,26 +247,26 @@ static void clone_namespace(const char *unused) {
 /* The program begins anew while a step is in flight. */
 static void exec_in_step(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   const char *const words[] = {"forks", kernel_path, "train", NULL};
   (void)fflush(stdout);
   execv("/proc/self/exe", (char *const *)(uintptr_t)words);
 }
 static void plainly(const char *unused) {
   (void)unused;
-  train(5);
+  train(&trainer, 5);
   print_hash("program", &trainer);
 }
 
 static void daemon_first(const char *unused) {
   (void)unused;
   CHECK(daemon(1, 1) == 0);
-  train(5);
+  train(&trainer, 5);
   print_hash("daemon", &trainer);
 }
 static void daemon_in_step(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   CHECK(daemon(1, 1) == 0);
   ordinary_child("daemon");
 }
