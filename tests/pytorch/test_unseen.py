@@ -29,9 +29,6 @@ LOADING = re.compile(rf'"{re.escape(str(harness.LIBRARY))}"|/lib(dl|pthread)\.so
 CHANCE = ((r"/\* \d+ vars \*/", ""), (r"0x[0-9a-f]+", "P"), (r'/tmp/(?!pytorch_test)[^"]+', "/tmp/X"),
           (r"/dev/shm/(sem\.|torch_)[-\w]+", "/dev/shm/X"), (r"connect\(\d+", "connect(N"), (r"\d{3,}|= \d+$", "N"))
 
-# A variable of the tests alone, which the library would tell of as one that it doesn't know.
-AS_USERS = "import os, sys; os.environ.pop('OFFLOAD_TEST_BUILD', None); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-
 IDLE = "import torch"
 ASKS = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
 TRAINS = """
@@ -71,18 +68,16 @@ class Program:
     def __init__(self, sentence, arguments, expected="", environment=None, report=True, python=None):
         self.sentence, self.expected, self.environment = sentence, expected, environment or {}
         self.report = report  # whether OFFLOAD_REPORT names a file, which must not appear
-        self.command = [python or harness.RUN, "-c", AS_USERS, *arguments]
+        self.command = [python or harness.RUN, *arguments]
 
 
-def environment_of(program, folder, preload):
+def environment_of(program, folder):
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_", "CUDA_")) and name not in ("LD_PRELOAD", "PYTHONPATH")}
-    mine = {**inherited, **harness.ENVIRONMENT, "OFFLOAD_TEST_BUILD": str(harness.BUILD), "PYTHONWARNINGS": "default",
+    mine = {**inherited, **harness.ENVIRONMENT, "TESTED_BUILD": str(harness.BUILD), "PYTHONWARNINGS": "default",
             **program.environment}
     if program.report:
         mine["OFFLOAD_REPORT"] = str(folder / "report.json")
-    if preload:
-        mine["LD_PRELOAD"] = str(harness.LIBRARY)
     return mine
 
 
@@ -98,11 +93,11 @@ def run(program, folder, preload):
     traces = folder / "traces"
     traces.mkdir()
     # Given to the traced program alone: the tracer is not to be under the preload.
-    changes = {name: value for name, value in environment_of(program, folder, preload).items() if name == "LD_PRELOAD"}
+    preloaded = ["-E", f"LD_PRELOAD={harness.LIBRARY}"] if preload else []
     command = ["strace", "-ff", "-qq", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none", "-o", traces / "t",
-               *(word for name, value in changes.items() for word in ("-E", f"{name}={value}")), *program.command]
+               *preloaded, *program.command]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
-                          env=environment_of(program, folder, False), check=False, timeout=280)
+                          env=environment_of(program, folder), check=False, timeout=280)
     calls, compiled = set(), False
     for trace in traces.iterdir():
         for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
