@@ -216,13 +216,17 @@ static inline CUresult adam_load(struct adam_kernel *kernel, CUmodule *module, c
   return result;
 }
 
+static inline const char *cu_name(CUresult result) {
+  const char *name = NULL;
+  (void)cuGetErrorName(result, &name);
+  return name ? name : "?";
+}
+
 /* Whether a call failed; if so, says which on stderr. */
 static inline bool adam_failed(CUresult result, const char *file, int line, const char *call) {
   if (result == CUDA_SUCCESS)
     return false;
-  const char *name = NULL;
-  (void)cuGetErrorName(result, &name);
-  fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, name ? name : "?");
+  fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cu_name(result));
   return true;
 }
 

@@ -320,9 +320,7 @@ three_files() {
 
 @test "a container that refuses statx gets lines and a report" {
   plain default --steps "$STEPS"
-  offloaded_status=0
-  OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json LD_PRELOAD=$LIBOFFLOAD "$PROGRAMS/denied" statx "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" \
-    --steps "$STEPS" --json with.json >with.out 2>with.err || offloaded_status=$?
+  under_preload "$PROGRAMS/denied" statx "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" --steps "$STEPS" --json with.json
   [ "$offloaded_status" -ne 77 ] || skip "no system call may be filtered here"
   moved_and_same
   grep -q '^liboffload: .* of optimizer state was on the host, .*; report in ' with.err

@@ -3,10 +3,14 @@
 
 _Static_assert((int)ELEMENTS == (int)ADAM_CHUNK_ELEMENTS, "one block steps the tensor");
 
-const char *cu_name(CUresult result) {
-  const char *name = NULL;
-  (void)cuGetErrorName(result, &name);
-  return name ? name : "?";
+void run_words(int count, char **words, void (*run)(char **parts)) {
+  for (int i = 0; i < count; i++) {
+    static char none[] = "";
+    char *parts[WORD_PARTS] = {none, none, none}, *rest = words[i];
+    for (int k = 0; k < WORD_PARTS && rest; k++)
+      parts[k] = strsep(&rest, ":");
+    run(parts);
+  }
 }
 
 CUfunction copy_kernel(void) {

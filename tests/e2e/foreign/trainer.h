@@ -10,7 +10,10 @@
     if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
       exit(2);                                                                                     \
   } while (0)
-const char *cu_name(CUresult);
+
+/* Does words in order, each cut at its colons; a part that isn't there is empty. */
+enum { WORD_PARTS = 3 };
+void run_words(int count, char **words, void (*run)(char **parts));
 
 enum { ELEMENTS = 65536, ARRAY_BYTES = 4 * ELEMENTS }; /* of each array */
 

@@ -112,9 +112,7 @@ static void lost(const char *unused) {
     CU(trainer_number(&trainer));
     result = trainer_launch(&trainer);
   }
-  const char *name = NULL;
-  cuGetErrorName(result, &name);
-  printf("launch: %s\n", name);
+  printf("launch: %s\n", cu_name(result));
   for (int i = 0; i < 3; i++) /* again and again it is the driver that is asked */
     printf("again: %d\n", (int)trainer_launch(&trainer));
   exit(9);
