@@ -2,6 +2,7 @@
    says why, and nothing is left behind. */
 #include "tests/unit/nccl_ranks.h"
 #include <dirent.h>
+#include <sched.h>
 
 enum { BYTES = 4 << 20, PROMPT_MS = 5000 };
 
@@ -69,17 +70,23 @@ static void killed_in_collective(struct rank *r) {
   check(r, now_ms() - since < PROMPT_MS, "and aborting is quick then");
 }
 
+static unsigned dies_after_us;
+
+/* Its descriptors go, and then it is dead: the other must understand every moment between. */
 static void killed_before_joining(struct rank *r) {
   ncclComm_t comm = (ncclComm_t)1;
   if (r->rank == 0) {
-    await(&r->shared->word[0], 1);
+    while (atomic_load(&r->shared->word[0]) == 0)
+      sched_yield();
+    usleep(dies_after_us);
     raise(SIGKILL);
   }
   atomic_store(&r->shared->word[0], 1);
   check(r,
         ncclCommInitRank(&comm, r->ranks, r->shared->id, r->rank) == ncclRemoteError &&
             comm == NULL && mentions("made the unique id"),
-        "a unique id whose maker died leads nowhere, soon");
+        "a unique id whose maker dies %u us after one starts to join leads nowhere, soon",
+        dies_after_us);
 }
 
 /* What a rank wrote before it went still arrives. */
@@ -256,7 +263,8 @@ static void test_leaves_nothing(void) {
 int main(void) {
   with_ranks(3, killed_while_sending, 1);
   with_ranks(3, killed_in_collective, 0);
-  with_ranks(2, killed_before_joining, 0);
+  for (dies_after_us = 0; dies_after_us < 400; dies_after_us += 40)
+    with_ranks(2, killed_before_joining, 0);
   with_ranks(2, last_words, 0);
   with_ranks(2, aborted, -1);
   with_ranks(2, different_calls, -1);

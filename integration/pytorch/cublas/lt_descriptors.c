@@ -19,9 +19,10 @@ struct attributes {
 
 /* NULL if the descriptor doesn't have it. */
 static const struct attribute *find(struct attributes all, int name) {
-  for (size_t i = 0; i < all.count; i++)
-    if (all.list[i].name == name)
-      return &all.list[i];
+  const struct attribute *end = all.list + all.count;
+  for (const struct attribute *a = all.list; a < end; a++)
+    if (a->name == name)
+      return a;
   return NULL;
 }
 

@@ -23,7 +23,8 @@ enum {
   SMALL_RING_BYTES = 32 << 10,
   NONCE_BYTES = 16,
   STEP_NS = 10000000,
-  LOOK_NS = 50000000
+  LOOK_NS = 50000000,
+  DYING_MS = 200
 };
 static const char magic[8] = "offlnccl";
 
@@ -229,6 +230,16 @@ static ncclResult_t fail_maker_gone(const struct id_contents *id) {
                    (int)id->maker.number);
 }
 
+/* A dying process's descriptors are closed before /proc says that it is dead. */
+static bool maker_dies(const struct id_contents *id) {
+  for (int ms = 0; ms < DYING_MS; ms++) {
+    if (!process_lives(&id->maker))
+      return true;
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return false;
+}
+
 static ncclResult_t open_maker(const struct id_contents *id, int *file) {
   char path[64];
   if (memcmp(id->magic, magic, sizeof magic) != 0)
@@ -237,11 +248,14 @@ static ncclResult_t open_maker(const struct id_contents *id, int *file) {
   if (!process_lives(&id->maker))
     return fail_maker_gone(id);
   *file = open(path, O_RDWR | O_CLOEXEC);
+  int why = errno;
+  if (*file < 0 && maker_dies(id))
+    return fail_maker_gone(id);
   if (*file < 0)
     return nccl_fail(ncclSystemError,
                      "%s: %s; the processes of a communicator must run as one user and see each "
                      "other in /proc, and the maker of the id must not have used it up",
-                     path, strerror(errno));
+                     path, strerror(why));
   return ncclSuccess;
 }
 
