@@ -29,7 +29,8 @@ B := build/san-$(subst $(comma),-,$(SAN))
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
 endif
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -I. -I$(B)/gen $(SANFLAGS)
-# What is installed is compiled and linked with these; tests/check/hardened reads the results.
+INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+# It is compiled and linked with these; tests/check/symbols reads the results.
 HARDEN_CFLAGS := -fstack-protector-strong
 HARDEN := -Wl,-z,relro,-z,now,-z,noexecstack $(HARDEN_CFLAGS)
 
@@ -57,7 +58,7 @@ distclean:
 PREFIX ?= /usr/local
 ## install: the library, its companion and the program `offload` under PREFIX (/usr/local)
 .PHONY: install
-install: $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+install: $(INSTALLED)
 	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include'
 	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so '$(DESTDIR)$(PREFIX)/lib'
 	install -m 755 $(B)/offload '$(DESTDIR)$(PREFIX)/bin'

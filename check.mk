@@ -58,7 +58,6 @@ check-shell: check-listed
 	@echo 'shellcheck: $(words $(SHELL_FILES)) files'
 
 # What came out of the linker.
-INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
 check-linked: $(INSTALLED)
 	@tests/check/exports $(B)/liboffload.so shim/exports.txt && tests/check/exports $(B)/liboffload-adam.so tests/check/adam_exports.txt && \
 	  tests/check/symbols $(INSTALLED) && tests/check/starts $(INSTALLED) && tests/check/dlsym $(B)/liboffload.so && \

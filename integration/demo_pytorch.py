@@ -36,10 +36,8 @@ class Run:
             os.remove(report)
         environment = {k: v for k, v in os.environ.items()
                        if not k.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_")) and k != "LD_PRELOAD"}
-        environment.update(GPUSIM_MEMORY=str(device_memory), GPUSIM_REPORT=simulator,
+        environment.update(OFFLOAD_TEST_BUILD=build, GPUSIM_MEMORY=str(device_memory), GPUSIM_REPORT=simulator,
                            GPUSIM_THREADS=str(min(os.cpu_count() or 1, 16)))
-        if build != os.path.join(ROOT, "build"):
-            environment["OFFLOAD_TEST_BUILD"] = build
         if preload:
             environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_REPORT=report)
         command = [os.path.join(PYTORCH, "run"), os.path.join(PYTORCH, "train_gpt.py"), *MODEL,

@@ -1,8 +1,8 @@
 /* The process's report: counters, rows, reasons, stderr lines, and what is written at exit
    (report.schema.json). Called by the shim from any thread.
 
-   Counters and rows are atomics or belong to their writer; the lock protects the list of reasons
-   and the refused caller only, and nothing is called under it. report_line writes each line with one write, so that lines
+   Counters are atomics; one lock protects the list of reasons and the refused caller, one the texts
+   of rows, and nothing is called under either. report_line writes each line with one write, so that lines
    of several processes don't mix. */
 #define _GNU_SOURCE
 #include "report.h"
@@ -28,10 +28,11 @@ static struct {
   _Atomic int log;        /* enum config_log */
   _Atomic bool rows_lost_said;
   pthread_mutex_t reasons; /* report.reasons and reason_count */
+  pthread_mutex_t rows;    /* the texts of report.functions */
   /* What descriptor 2 was when we first looked; written once, by one thread. */
   _Atomic enum { STDERR_UNSEEN, STDERR_CLOSED, STDERR_OPEN } stderr_seen;
   struct stat stderr_file;
-} state = {.reasons = PTHREAD_MUTEX_INITIALIZER};
+} state = {.reasons = PTHREAD_MUTEX_INITIALIZER, .rows = PTHREAD_MUTEX_INITIALIZER};
 
 static bool look_at_stderr(struct stat *file) {
   return file_look(STDERR_FILENO, "", AT_EMPTY_PATH, file);
@@ -174,16 +175,42 @@ void report_small_allocation(uint64_t bytes) {
     ;
 }
 
-struct report_function *report_function_new(void) {
-  unsigned count = atomic_load_explicit(&report.function_count, memory_order_relaxed);
-  while (count < REPORT_FUNCTIONS)
-    if (atomic_compare_exchange_weak_explicit(&report.function_count, &count, count + 1,
-                                              memory_order_relaxed, memory_order_relaxed))
-      return &report.functions[count];
+struct report_function *report_function_new(const char *family, const char *name,
+                                            unsigned metadata_bytes) {
+  struct report_function *row = NULL;
+  pthread_mutex_lock(&state.rows);
+  const unsigned count = atomic_load_explicit(&report.function_count, memory_order_relaxed);
+  if (count < REPORT_FUNCTIONS) {
+    row = &report.functions[count];
+    row->metadata_bytes = metadata_bytes;
+    snprintf(row->family, sizeof row->family, "%s", family);
+    snprintf(row->name, sizeof row->name, "%s", name);
+    snprintf(row->generation, sizeof row->generation, "unknown");
+    snprintf(row->decay, sizeof row->decay, "none");
+    snprintf(row->mode, sizeof row->mode, "none");
+    atomic_store_explicit(&report.function_count, count + 1, memory_order_release);
+  }
+  pthread_mutex_unlock(&state.rows);
+  if (row)
+    return row;
   if (!atomic_exchange_explicit(&state.rows_lost_said, true, memory_order_relaxed))
     report_reason("more than %d functions were recognised; the report lists the first of them",
                   REPORT_FUNCTIONS);
   return NULL;
+}
+
+bool report_set(char *field, size_t bytes, const char *format, ...) {
+  char text[sizeof(((struct report_function *)0)->why)];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, bytes < sizeof text ? bytes : sizeof text, format, arguments);
+  va_end(arguments);
+  pthread_mutex_lock(&state.rows);
+  const bool another = strcmp(field, text) != 0;
+  if (another)
+    memcpy(field, text, strlen(text) + 1);
+  pthread_mutex_unlock(&state.rows);
+  return another;
 }
 
 /* "812 MiB", "1.50 GiB": three figures. */
@@ -346,19 +373,28 @@ static void write_settings(struct json *json, const struct config *config) {
   json_end(json, '}');
 }
 
+static void row_text(struct json *json, const char *name, const char *field, size_t bytes) {
+  char copy[sizeof(((struct report_function *)0)->why)];
+  pthread_mutex_lock(&state.rows);
+  memcpy(copy, field, bytes);
+  pthread_mutex_unlock(&state.rows);
+  json_string(json, name, copy);
+}
+#define ROW_TEXT(field) row_text(json, #field, f->field, sizeof f->field)
+
 static void write_functions(struct json *json) {
   const unsigned count = atomic_load_explicit(&report.function_count, memory_order_acquire);
   json_begin(json, "functions", '[');
   for (unsigned i = 0; i < count; i++) {
     const struct report_function *f = &report.functions[i];
     json_begin(json, NULL, '{');
-    json_string(json, "name", f->name);
-    json_string(json, "family", f->family);
+    ROW_TEXT(name);
+    ROW_TEXT(family);
     json_number(json, "metadata_bytes", f->metadata_bytes);
-    json_string(json, "generation", f->generation);
-    json_string(json, "decay", f->decay);
-    json_string(json, "mode", f->mode);
-    json_string(json, "why", f->why);
+    ROW_TEXT(generation);
+    ROW_TEXT(decay);
+    ROW_TEXT(mode);
+    ROW_TEXT(why);
     json_number(json, "launches", total(&f->launches));
     json_number(json, "launches_cpu", total(&f->launches_cpu));
     json_number(json, "launches_stream", total(&f->launches_stream));

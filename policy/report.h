@@ -47,8 +47,14 @@ extern struct report report; /* the process's one report */
   ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))
 void report_moved(int64_t bytes);
 
-/* A new row, or NULL when the table is full (said once). */
-struct report_function *report_function_new(void);
+/* A new row: generation "unknown", decay and mode "none". NULL when the table is full (said once). */
+struct report_function *report_function_new(const char *family, const char *name,
+                                            unsigned metadata_bytes);
+
+/* Sets a text of a row, cut to fit; true when it was another. The report may be written meanwhile, so
+   a row's texts change in no other way; they are read by those who change them. */
+bool report_set(char *field, size_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,11 +64,13 @@ static int close_report(int fd, int error) {
 /* Beside the file under another name, then renamed: a reader sees the old report or the new one,
  * never half of one. */
 static int write_regular(const char *path, report_writer *writer, const void *context) {
-  const size_t bytes = strlen(path) + 32;
+  static _Atomic unsigned written; /* threads may write one file at the same time */
+  const size_t bytes = strlen(path) + 48;
   char *temporary = malloc(bytes);
   if (!temporary)
     return ENOMEM;
-  snprintf(temporary, bytes, "%s.%d.tmp", path, (int)getpid());
+  snprintf(temporary, bytes, "%s.%d.%u.tmp", path, (int)getpid(),
+           atomic_fetch_add_explicit(&written, 1, memory_order_relaxed));
   const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   int error = fd < 0 ? errno : close_report(fd, writer(fd, context));
   if (!error && rename(temporary, path) < 0)

@@ -348,15 +348,16 @@ static void describe(const struct function *function, const struct branch *branc
   if (!row)
     return;
   if (!branch->usable) {
-    snprintf(row->why, sizeof row->why, "%s", branch->why);
+    report_set(row->why, sizeof row->why, "%s", branch->why);
     return;
   }
-  snprintf(row->generation, sizeof row->generation, "%s",
-           api->generation_name(branch->candidate.generation));
+  report_set(row->generation, sizeof row->generation, "%s",
+             api->generation_name(branch->candidate.generation));
   /* One function may have several branches; "none" gives way, two different ones are "mixed". */
   const char *name = decay_name(branch->candidate.decay);
   if (branch->candidate.decay != ADAM_DECAY_NONE && strcmp(row->decay, name) != 0)
-    snprintf(row->decay, sizeof row->decay, "%s", strcmp(row->decay, "none") == 0 ? name : "mixed");
+    report_set(row->decay, sizeof row->decay, "%s",
+               strcmp(row->decay, "none") == 0 ? name : "mixed");
 }
 
 struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct function *function,

@@ -62,6 +62,18 @@ CUresult driver_missing(void);
     __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol arguments : driver_missing();       \
   })
 
+/* A function's mangled name; NULL when the driver doesn't tell it. A CUkernel may be passed where a
+   CUfunction is asked for (cuda.h, cuLaunchKernel). */
+static inline const char *driver_function_name(CUfunction function) {
+  const char *name = NULL;
+  if (driver.cuFuncGetName && driver.cuFuncGetName(&name, function) == CUDA_SUCCESS && name)
+    return name;
+  name = NULL;
+  if (driver.cuKernelGetName && driver.cuKernelGetName(&name, (CUkernel)function) == CUDA_SUCCESS)
+    return name;
+  return NULL;
+}
+
 /* The wrappers. Each is exported under the driver's own name, so that direct links meet the very
  * same function. */
 #define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \

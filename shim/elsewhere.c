@@ -1,6 +1,7 @@
-/* State that stays because of where it lies (elsewhere.h). By what call memory that isn't ours was made is asked of the driver once per kind:
-   memory of cuMemCreate has a handle to retain, memory of cuMemAllocAsync has a pool, managed memory
-   says so; what is none of these came by cuMemAlloc, and other reasons say why it stayed native. */
+/* State that stays because of where it lies (elsewhere.h). By what call memory that isn't ours was
+   made is asked of the driver once per kind: memory of cuMemCreate has a handle to retain, memory of
+   cuMemAllocAsync has a pool, managed memory says so; what is none of these came by cuMemAlloc, and
+   other reasons say why it stayed native. */
 #include "elsewhere.h"
 #include "../policy/report.h"
 #include "driver.h"
@@ -61,19 +62,38 @@ void elsewhere_note(const struct moment *moments, size_t count) {
                   bytes[KIND_POOL]);
 }
 
+void elsewhere_note_held(struct range *const *ranges, size_t count) {
+  static bool said[2];
+  size_t bytes[2] = {0};
+  for (size_t i = 0; i < count; i++)
+    for (uint32_t k = 0; k < ranges[i]->piece_count; k++) {
+      const struct piece *piece = &ranges[i]->pieces[k];
+      if (!range_movable(ranges[i]) && piece->tier == PIECE_DEVICE &&
+          piece->streak >= piece->streak_needed)
+        bytes[atomic_load(&ranges[i]->graph_holds) != 0] += piece->named_bytes;
+    }
+  if (bytes[0] && !said[0])
+    report_reason("%zu bytes of state (and their partners) stay on the device: their memory was "
+                  "registered, exported, opened to a peer, or is used by too many streams",
+                  bytes[0]);
+  if (bytes[1] && !said[1])
+    report_reason("%zu bytes of state (and their partners) stay on the device as long as CUDA "
+                  "graphs name their memory; they move when those graphs are destroyed",
+                  bytes[1]);
+  said[0] |= bytes[0] != 0;
+  said[1] |= bytes[1] != 0;
+}
+
 /* Told again when it has become twice as much: a part of a model that joined later. */
 void elsewhere_note_shared(struct range *const *ranges, size_t count) {
   static size_t told;
   size_t shared = 0, all = 0, piece_bytes = 0;
   for (size_t i = 0; i < count; i++) {
-    const bool movable = !atomic_load(&ranges[i]->immovable) &&
-                         !atomic_load(&ranges[i]->streams_lost) &&
-                         !atomic_load(&ranges[i]->graph_holds);
     for (uint32_t k = 0; k < ranges[i]->piece_count; k++) {
       const struct piece *piece = &ranges[i]->pieces[k];
       const bool whole = piece->covered_bytes == census_whole(ranges[i], k);
       all += piece->named_bytes;
-      if (!movable || piece->tier != PIECE_DEVICE || !piece->named_bytes)
+      if (!range_movable(ranges[i]) || piece->tier != PIECE_DEVICE || !piece->named_bytes)
         continue;
       if (whole && piece->streak < piece->streak_needed)
         return; /* it is about to move */

@@ -11,6 +11,7 @@
 #include "range.h"
 #include "recognise.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +44,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct seen {
   struct report_function *row;
   bool begun;
-  uintptr_t first;        /* address with which a step's first launch begins */
-  uint64_t present, most; /* bytes of state: of this step so far, of the largest */
-  unsigned launches;
+  uintptr_t first;           /* address with which a step's first launch begins */
+  uint64_t present, most;    /* bytes of state: of this step so far, of the largest */
+  _Atomic unsigned launches; /* looked at without the lock, too */
   struct allocation {
     uintptr_t base;
     size_t bytes;
@@ -180,31 +181,24 @@ static unsigned launched_allocations(const struct foreign *foreign, const struct
 /* ---- the report ---- */
 
 static void make_row(struct seen *seen, const struct kind *kind) {
-  struct report_function *row = report_function_new();
   seen->begun = true;
-  seen->row = row;
+  seen->row = report_function_new(kind->family, kind->title, 0);
   report_notice("%s is not taken over, its state stays on the device: %s", kind->title,
                 kind->remedy);
-  if (!row)
-    return;
-  snprintf(row->name, sizeof row->name, "%s", kind->title);
-  snprintf(row->family, sizeof row->family, "%s", kind->family);
-  snprintf(row->generation, sizeof row->generation, "unknown");
-  snprintf(row->decay, sizeof row->decay, "none");
-  snprintf(row->mode, sizeof row->mode, "none");
 }
 
 static void tell(const struct seen *seen, const struct kind *kind) {
   if (!seen->row)
     return;
   if (kind->count == COUNT_ALLOCATIONS)
-    snprintf(seen->row->why, sizeof seen->row->why,
-             "not taken over: it works on allocations of %llu bytes, which stay on the device: %s",
-             (unsigned long long)seen->most, kind->remedy);
+    report_set(
+        seen->row->why, sizeof seen->row->why,
+        "not taken over: it works on allocations of %llu bytes, which stay on the device: %s",
+        (unsigned long long)seen->most, kind->remedy);
   else
-    snprintf(seen->row->why, sizeof seen->row->why,
-             "not taken over: %llu bytes of state stay on the device: %s",
-             (unsigned long long)seen->most, kind->remedy);
+    report_set(seen->row->why, sizeof seen->row->why,
+               "not taken over: %llu bytes of state stay on the device: %s",
+               (unsigned long long)seen->most, kind->remedy);
 }
 
 void foreign_launch(const struct foreign *foreign, const struct launch *launch) {
@@ -216,7 +210,7 @@ void foreign_launch(const struct foreign *foreign, const struct launch *launch) 
   uint64_t bytes = 0;
   if (launch->kernel_parameters && kind->count != COUNT_ALLOCATIONS)
     bytes = launched_bytes(foreign, launch, &first);
-  else if (launch->kernel_parameters && seen->launches < LAUNCHES_LOOKED_AT) /* may be old */
+  else if (launch->kernel_parameters && seen->launches < LAUNCHES_LOOKED_AT)
     found_count = launched_allocations(foreign, launch, found);
   pthread_mutex_lock(&lock);
   if (!seen->begun)

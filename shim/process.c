@@ -11,7 +11,6 @@
 #include "cancel.h"
 #include "driver.h"
 #include "elf.h"
-#include "lock.h"
 #include "step.h"
 #include <errno.h>
 #include <pthread.h>
@@ -72,16 +71,12 @@ static void at_exit(void) {
   report_finish(&settings);
 }
 
-/* A row's words change under the enqueue lock. */
 __attribute__((visibility("default"))) int offload_report(const char *path) {
   if (!path)
     return EINVAL;
   if (!process_started_here())
     return ENODATA;
-  enqueue_lock();
-  const int error = report_write(&settings, path);
-  enqueue_unlock();
-  return error;
+  return report_write(&settings, path);
 }
 
 static void print_problems(void) {

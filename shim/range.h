@@ -91,6 +91,12 @@ bool range_any_host(void);
  * handles, or OFFLOAD_PIECE. */
 size_t range_piece_bytes(CUdevice device);
 
+/* Whether its pieces may move: nobody else has a hold on the memory, and all streams are known. */
+static inline bool range_movable(const struct range *range) {
+  return !atomic_load(&range->immovable) && !atomic_load(&range->graph_holds) &&
+         !atomic_load(&range->streams_lost);
+}
+
 /* Makes a range of `bytes` on the current device, every piece on `tier`. CUDA_SUCCESS,
    CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_SUPPORTED when a native allocation should be made
    instead (also for requests of half a piece or less). Not under the enqueue lock. */

@@ -231,38 +231,12 @@ static _Atomic uint64_t *cache_word(CUfunction function) {
   return &cache[(uint32_t)((uintptr_t)function >> 4) * 2654435761u >> 20];
 }
 
-static const char *name_of(CUfunction function) {
-  const char *name = NULL;
-  if (driver.cuFuncGetName && driver.cuFuncGetName(&name, function) == CUDA_SUCCESS && name)
-    return name;
-  /* A CUkernel may be passed where a CUfunction is asked for (cuda.h, cuLaunchKernel). */
-  name = NULL;
-  if (driver.cuKernelGetName && driver.cuKernelGetName(&name, (CUkernel)function) == CUDA_SUCCESS &&
-      name)
-    return name;
-  return NULL;
-}
-
 bool recognise_parameter(CUfunction function, size_t index, size_t *offset, size_t *size) {
   if (driver.cuFuncGetParamInfo &&
       driver.cuFuncGetParamInfo(function, index, offset, size) == CUDA_SUCCESS)
     return true;
   return driver.cuKernelGetParamInfo &&
          driver.cuKernelGetParamInfo((CUkernel)function, index, offset, size) == CUDA_SUCCESS;
-}
-
-static struct report_function *row_new(const char *family, const char *name,
-                                       unsigned metadata_bytes) {
-  struct report_function *row = report_function_new();
-  if (!row)
-    return NULL;
-  strncpy(row->family, family, sizeof row->family - 1);
-  strncpy(row->name, name, sizeof row->name - 1);
-  strncpy(row->generation, "unknown", sizeof row->generation - 1);
-  strncpy(row->decay, "none", sizeof row->decay - 1);
-  strncpy(row->mode, "none", sizeof row->mode - 1);
-  row->metadata_bytes = metadata_bytes;
-  return row;
 }
 
 /* Says once a row that a kernel of the right name has parameters that we don't know. */
@@ -283,9 +257,9 @@ static void report_layout(const struct parts *parts, unsigned count, size_t meta
   snprintf(name, sizeof name, "%s %s", parts->optimizer->title, parts->type->title);
   report_notice("%s: %s", name, why);
   struct report_function *row =
-      row_new(parts->optimizer->family, name, (unsigned)(metadata_bytes & 0xffffff));
+      report_function_new(parts->optimizer->family, name, (unsigned)(metadata_bytes & 0xffffff));
   if (row)
-    memcpy(row->why, why, sizeof why);
+    report_set(row->why, sizeof row->why, "%s", why);
 }
 
 /* A function's family by name and layout, or that it is somebody else's optimizer; false when it is neither. */
@@ -336,7 +310,8 @@ static int index_of(const struct function *found, const char *name) {
     if (met && copy) {
       *met = *found;
       if (!met->foreign) /* foreign.c has rows of its own */
-        met->row = row ? row : row_new(family->family, family->name, family->metadata_bytes);
+        met->row =
+            row ? row : report_function_new(family->family, family->name, family->metadata_bytes);
       names[function_count] = copy;
       functions[function_count] = met;
       index = (int)function_count++;
@@ -372,7 +347,7 @@ struct function *recognise(CUfunction function) {
   uint64_t found = atomic_load_explicit(word, memory_order_acquire);
   if (found >> INDEX_BITS != handle) {
     const unsigned flush = atomic_load_explicit(&flushes, memory_order_seq_cst);
-    const char *name = name_of(function);
+    const char *name = driver_function_name(function);
     struct function met;
     int index = name ? foreign_index(function, name) : -1;
     if (name && index < 0 && classify(function, name, &met))

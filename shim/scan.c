@@ -64,13 +64,7 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
 }
 
 static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
-  const char *name = NULL;
-  if (bytes <= WEAK_BYTES)
-    return false;
-  if (!driver.cuFuncGetName || driver.cuFuncGetName(&name, function))
-    name = NULL;
-  if (!name && driver.cuKernelGetName && driver.cuKernelGetName(&name, (CUkernel)function))
-    name = NULL;
+  const char *name = bytes > WEAK_BYTES ? driver_function_name(function) : NULL;
   return name && foreach_list_of(name, bytes, list);
 }
 

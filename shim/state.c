@@ -56,11 +56,6 @@ static void view_close(struct view *view) {
   free(view->moments);
 }
 
-static bool movable(const struct range *range) {
-  return !atomic_load(&range->immovable) && !atomic_load(&range->graph_holds) &&
-         !atomic_load(&range->streams_lost);
-}
-
 static bool covered(const struct range *range, uint32_t i) {
   return range->pieces[i].covered_bytes == census_whole(range, i);
 }
@@ -252,7 +247,7 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
     touched = false;
   }
   piece->streak = whole && !touched ? piece->streak + 1 : 0;
-  if (!movable(range))
+  if (!range_movable(range))
     return;
   if (piece->tier == PIECE_HOST) {
     if (!whole || touched)
@@ -260,29 +255,6 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   } else if (piece->streak >= piece->streak_needed && (mode == MODE_FULL || mode == MODE_OBSERVE)) {
     piece->plan = PLAN_TO_HOST;
   }
-}
-
-/* State that would move but for who else has a hold on its memory. */
-static void say_held(const struct view *view) {
-  static bool said[2];
-  size_t bytes[2] = {0};
-  for (size_t i = 0; i < view->range_count; i++)
-    for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
-      const struct piece *piece = &view->ranges[i]->pieces[k];
-      if (!movable(view->ranges[i]) && piece->tier == PIECE_DEVICE &&
-          piece->streak >= piece->streak_needed)
-        bytes[atomic_load(&view->ranges[i]->graph_holds) != 0] += piece->named_bytes;
-    }
-  if (bytes[0] && !said[0])
-    report_reason("%zu bytes of state (and their partners) stay on the device: their memory was "
-                  "registered, exported, opened to a peer, or is used by too many streams",
-                  bytes[0]);
-  if (bytes[1] && !said[1])
-    report_reason("%zu bytes of state (and their partners) stay on the device as long as CUDA "
-                  "graphs name their memory; they move when those graphs are destroyed",
-                  bytes[1]);
-  said[0] |= bytes[0] != 0;
-  said[1] |= bytes[1] != 0;
 }
 
 static size_t states_of(const struct moment *moment) {
@@ -322,7 +294,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);
-    say_held(&view);
+    elsewhere_note_held(view.ranges, view.range_count);
     keep_partners(&view);
     struct items to_host = list_planned(&view), home = list_home(&view);
     if (mode == MODE_FULL && !to_host.count && !home.count)
@@ -421,7 +393,7 @@ size_t state_evict(size_t wanted_bytes) {
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
         struct piece *piece = &view.ranges[i]->pieces[k];
         const bool may = piece->tier == PIECE_DEVICE && covered(view.ranges[i], k) &&
-                         movable(view.ranges[i]) && !atomic_load(&piece->foreign_touched);
+                         range_movable(view.ranges[i]) && !atomic_load(&piece->foreign_touched);
         piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
       }
     keep_partners(&view);
@@ -432,8 +404,8 @@ size_t state_evict(size_t wanted_bytes) {
       const size_t enough =
           ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
       size_t moved;
-      while (items.count > enough)
-        items.count--;
+      if (items.count > enough)
+        items.count = enough;
       (void)move_to_host(&view, &items, NULL, false, &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }

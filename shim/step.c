@@ -28,23 +28,20 @@ static struct {
 
 /* ---- what a row of the report says ---- */
 
-static void say(char *field, size_t bytes, const char *text) {
-  if (strncmp(field, text, bytes) != 0)
-    snprintf(field, bytes, "%s", text);
-}
-
 /* A worse mode than the one asked for is told once, with why; not on a GPU that is lost, of which all was said. */
 static void say_mode(struct plan *plan, const char *mode, const char *why) {
   struct report_function *row = plan->function->row;
   const enum config_step wanted = process_config()->step;
-  if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) &&
-      (!row || strncmp(row->why, why, sizeof row->why - 1) != 0))
-    report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
+  bool news = true;
   /* A step of several launches: one with nothing on the host takes no other's reason away. */
-  if (!row || (!plan->ours && strcmp(row->mode, mode) == 0))
+  if (row && !plan->ours && strcmp(row->mode, mode) == 0)
     return;
-  say(row->mode, sizeof row->mode, mode);
-  say(row->why, sizeof row->why, why);
+  if (row) {
+    (void)report_set(row->mode, sizeof row->mode, "%s", mode);
+    news = report_set(row->why, sizeof row->why, "%s", why);
+  }
+  if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) && news)
+    report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
 }
 
 /* ---- the program's kernel ---- */
@@ -324,10 +321,10 @@ static void note_captured(struct function *function, const struct launch *launch
   report_add(captured_state_bytes, bytes);
   if (!function->row)
     return;
-  snprintf(function->row->why, sizeof function->row->why,
-           "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
-           "optimizer.step() out of the graph",
-           (unsigned long long)all);
+  report_set(function->row->why, sizeof function->row->why,
+             "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
+             "optimizer.step() out of the graph",
+             (unsigned long long)all);
 }
 
 bool step_launch(const struct launch *launch, CUresult *result) {
@@ -423,9 +420,9 @@ static void note_refusal(struct function *function, void *unused) {
   (void)unused;
   for (struct branch *branch = function->branches; branch; branch = branch->next)
     if (atomic_load_explicit(&branch->refused, memory_order_relaxed) && function->row)
-      say(function->row->why, sizeof function->row->why,
-          "the running proof refused a launch: this kernel's arithmetic is not the one that "
-          "calibration found");
+      report_set(function->row->why, sizeof function->row->why,
+                 "the running proof refused a launch: this kernel's arithmetic is not the one that "
+                 "calibration found");
 }
 
 void step_finish(void) {

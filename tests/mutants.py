@@ -19,6 +19,7 @@ import configparser
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import concurrent.futures
@@ -100,14 +101,36 @@ def fresh_tree(name):
     return tree
 
 
-def run(command, cwd, env=None):
+running = set()  # leaders of the process groups of what runs now
+
+
+def end_group(process):
     try:
-        done = subprocess.run(command, cwd=cwd, env=env, timeout=TIMEOUT_SECONDS, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        return done.returncode, done.stdout
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout or b""
-        return 124, out.decode(errors="replace") if isinstance(out, bytes) else out
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def end_all(*_):
+    for process in list(running):
+        end_group(process)
+    os._exit(128 + signal.SIGTERM)
+
+
+def run(command, cwd, env=None):
+    """Status and output. A broken program may hang with children of its own: all end with it."""
+    with subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        running.add(process)
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            return 124, process.communicate()[0]
+        finally:
+            end_group(process)
+            running.discard(process)
 
 
 def mutate(name, mutant):
@@ -162,6 +185,7 @@ def main():
     parser.add_argument("--slice", default="0/1", help="K/N: every N-th mutant, starting with the K-th")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_all)
     mutants = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=("#",), strict=True)
     mutants.read(os.path.join(ROOT, "tests", "mutants.def"), encoding="utf-8")
     k, n = (int(x) for x in options.slice.split("/"))

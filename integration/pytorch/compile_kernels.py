@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
 FLAGS = ["-std=c++20", "-ptx", "-arch=compute_80", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA",
          "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_HALF2_OPERATORS__"]
 

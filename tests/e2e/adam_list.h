@@ -1,6 +1,6 @@
 /* PyTorch's fused Adam launches as its host code makes them, for test programs on the driver API: what a kernel takes by its
    mangled name and its PTX, the by-value tensor list in the layouts of all releases, cut into as many launches as it needs, and
-   the kernel's parameters, plain or packed. Layouts and argument orders are written down here apart from the library's own
+   the kernel's parameters, plain or packed; with numbers to step and to compare. Layouts and argument orders are written down here apart from the library's own
    (shim/families.def), so that a mistake there is seen. */
 #ifndef TESTS_ADAM_LIST_H
 #define TESTS_ADAM_LIST_H
@@ -214,6 +214,46 @@ static inline CUresult adam_load(struct adam_kernel *kernel, CUmodule *module, c
   free(name);
   free(ptx);
   return result;
+}
+
+static inline const char *cu_name(CUresult result) {
+  const char *name = NULL;
+  (void)cuGetErrorName(result, &name);
+  return name ? name : "?";
+}
+
+/* Whether a call failed; if so, says which on stderr. */
+static inline bool adam_failed(CUresult result, const char *file, int line, const char *call) {
+  if (result == CUDA_SUCCESS)
+    return false;
+  fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cu_name(result));
+  return true;
+}
+
+/* The next of a sequence of numbers from 0 to below 1, and where it begins. */
+#define ADAM_RANDOM_STATE 88172645463325252u
+static inline float adam_random(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return (float)(*state >> 40) / 16777216.0f;
+}
+
+/* Floats of one value, queued. */
+static inline CUresult adam_set(CUdeviceptr to, float value, size_t count, CUstream stream) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  return cuMemsetD32Async(to, bits, count, stream);
+}
+
+/* A kernel that reads nothing's address, in the current context: its launch loses the context. */
+static inline CUresult adam_load_bad(CUfunction *bad) {
+  static const char image[] =
+      ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
+      ".b32 b; mov.u64 a, 64; ld.global.u32 b, [a]; st.global.u32 [a], b; ret; }\n";
+  CUmodule module;
+  const CUresult result = cuModuleLoadData(&module, image);
+  return result == CUDA_SUCCESS ? cuModuleGetFunction(bad, module, "bad") : result;
 }
 
 static inline uint64_t adam_hash(const void *data, size_t bytes) {

@@ -14,13 +14,8 @@ export OFFLOAD_LOG=quiet
 # compare WORDS...: the program without and with the preload; its lines must be the same, and not "nothing was trained".
 compare() {
   "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
-  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
-    timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || {
-    echo "the program under the preload ended with $?"
-    tail -n 5 "$BATS_TEST_TMPDIR/with.err"
-    return 1
-  }
+  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
+  assert_ended || return 1
   expect '.totals.ranges >= 5' "allocations that became ranges" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

@@ -235,7 +235,7 @@ alone() {
   local flags=(-m)
   [ "$(id -u)" -eq 0 ] || flags=(-Urm)
   unshare "${flags[@]}" true 2>/dev/null || skip "no mount namespace may be made here"
-  export -f offloaded report alone
+  export -f offloaded under_preload report alone
   export BATS_TEST_TMPDIR LIBOFFLOAD SIM CHARLM TEXT STEPS
   unshare "${flags[@]}" bash -c "set -e; SMALL=(${SMALL[*]}); $1"
 }
@@ -243,7 +243,7 @@ alone() {
 @test "without /dev/shm state moves and the numbers stay the same" {
   plain default --steps $STEPS
   export OFFLOAD_STEP=cpu
-  alone 'mount -t tmpfs -o ro,size=4k none /dev/shm; ! touch /dev/shm/x 2>/dev/null
+  alone 'mount -t tmpfs -o ro,size=4k none /dev/shm; if touch /dev/shm/x 2>/dev/null; then exit 1; fi
     offloaded --steps $STEPS; echo $offloaded_status >status'
   offloaded_status=$(cat status)
   moved_and_same
@@ -253,7 +253,7 @@ alone() {
   plain default --steps $STEPS
   mkdir ro
   export OFFLOAD_STEP=cpu HOME=$PWD/ro TMPDIR=$PWD/ro XDG_CACHE_HOME=$PWD/ro
-  alone 'mount --bind ro ro; mount -o remount,bind,ro ro; ! touch ro/x 2>/dev/null
+  alone 'mount --bind ro ro; mount -o remount,bind,ro ro; if touch ro/x 2>/dev/null; then exit 1; fi
     offloaded --steps $STEPS; echo $offloaded_status >status
     cd ro; OFFLOAD_REPORT=report.json GPUSIM_REPORT="" LD_PRELOAD=$LIBOFFLOAD "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" --steps $STEPS \
       --json ../second.json >../second.out 2>../second.err'
@@ -309,6 +309,7 @@ three_files() {
 
 @test "a limit on the size of files ends nothing, and one line says that the report could not be written" {
   local status=0
+  set -o pipefail
   (ulimit -f 0 && OFFLOAD_MODE=observe OFFLOAD_REPORT=$PWD/report.json LD_PRELOAD=$LIBOFFLOAD GPUSIM_POISON=0 "$SIM" "$CHARLM" "$TEXT" \
     "${SMALL[@]}" --steps "$STEPS") 2>&1 >/dev/null | cat >with.err || status=$?
   cat with.err
@@ -319,9 +320,7 @@ three_files() {
 
 @test "a container that refuses statx gets lines and a report" {
   plain default --steps "$STEPS"
-  offloaded_status=0
-  OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json LD_PRELOAD=$LIBOFFLOAD "$PROGRAMS/denied" statx "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" \
-    --steps "$STEPS" --json with.json >with.out 2>with.err || offloaded_status=$?
+  under_preload "$PROGRAMS/denied" statx "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" --steps "$STEPS" --json with.json
   [ "$offloaded_status" -ne 77 ] || skip "no system call may be filtered here"
   moved_and_same
   grep -q '^liboffload: .* of optimizer state was on the host, .*; report in ' with.err

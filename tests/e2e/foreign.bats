@@ -18,13 +18,8 @@ export ASAN_OPTIONS=detect_leaks=0
 # both WORDS...: the program without and with the preload.
 both() {
   "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/without.out" 2>"$BATS_TEST_TMPDIR/without.err" || return 1
-  rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
-  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
-    timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || {
-    echo "the program under the preload ended with $?"
-    tail -n 5 "$BATS_TEST_TMPDIR/with.err"
-    return 1
-  }
+  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
+  assert_ended || return 1
   assert_clean
 }
 same() { diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out"; }

@@ -10,18 +10,13 @@ export OFFLOAD_PIECE=16KiB
 export OFFLOAD_LOG=quiet
 
 # compare MODE KERNEL OPTIONS...: the program without and with the preload; the last steps must have gone by MODE.
-# shellcheck disable=SC2034 # assert_done reads offloaded_status
 compare() {
   local mode=$1 kernel=$KERNELS/$2.ptx small=1
   shift 2
   [ -z "${full-}" ] || small=0
   # without the preload on a device that is large enough
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$kernel" small=$small "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  offloaded_status=0
-  rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
-  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
-    timeout 60 "$SIM" "$PROGRAM" "$kernel" small=$small "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" ||
-    offloaded_status=$?
+  under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" small=$small "$@"
   assert_done "$mode" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

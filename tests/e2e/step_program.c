@@ -37,14 +37,8 @@
 
 #define CU(call)                                                                                   \
   do {                                                                                             \
-    const CUresult cu_result = (call);                                                             \
-    if (cu_result != CUDA_SUCCESS) {                                                               \
-      const char *cu_name = NULL;                                                                  \
-      cuGetErrorName(cu_result, &cu_name);                                                         \
-      fprintf(stderr, "step_program: line %d: %s: %s\n", __LINE__, #call,                          \
-              cu_name ? cu_name : "?");                                                            \
+    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
       exit(2);                                                                                     \
-    }                                                                                              \
   } while (0)
 
 enum { TENSORS = 64, ALLOCATOR_GRAIN = 512 };
@@ -185,17 +179,14 @@ static bool hostile(unsigned char *to, uint64_t random) {
 /* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
   unsigned char *numbers = malloc(array_bytes(0));
-  uint64_t state = 88172645463325252u;
+  uint64_t state = ADAM_RANDOM_STATE;
   for (int list = 0; list < 2; list++) {
     for (size_t i = 0; i < array_elements; i++) {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
+      const float number = adam_random(&state) * 2 - 1;
       if (hostile(numbers + i * kernel.element_bytes[0], state >> 20))
         continue;
       store(numbers + i * kernel.element_bytes[0],
-            ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f));
-    }
+            (adam_random(&state) * 2 - 1) * (list ? 0.01f : 1.0f));
     CU(cuMemcpyHtoD(arrays[list], numbers, array_bytes(0)));
   }
   free(numbers);
@@ -213,14 +204,8 @@ static void step_tensors(size_t first, size_t end, struct adam_scalars *s, CUstr
 
 /* The context is lost before the last step's gradients are there. */
 static void step_lost(struct adam_scalars *s, CUstream stream) {
-  static const char image[] =
-      ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
-      ".b32 "
-      "b; mov.u64 a, 64; ld.global.u32 b, [a]; st.global.u32 [a], b; ret; }\n";
-  CUmodule module;
   CUfunction bad;
-  CU(cuModuleLoadData(&module, image));
-  CU(cuModuleGetFunction(&bad, module, "bad"));
+  CU(adam_load_bad(&bad));
   CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
   step_tensors(0, tensor_count, s, stream);
   printf("%d\n", (int)cuCtxSynchronize());
@@ -310,12 +295,10 @@ int main(int count, char **list) {
       CU(cuEventRecord(turn, streams[(step + stream_count - 1) % stream_count]));
       CU(cuStreamWaitEvent(stream, turn, 0));
     }
-    uint32_t bits;
     for (unsigned t = 0; t < tensor_count; t++) {
       const float number =
           (float)(first_step + step) + (option("own_steps", 0) != 0 ? 3.0f * (float)t : 0);
-      memcpy(&bits, &number, 4);
-      CU(cuMemsetD32Async(tensors[t].step, bits, 1, stream));
+      CU(adam_set(tensors[t].step, number, 1, stream));
     }
     if (option("changing_lr", 0) != 0)
       s.lr = lr / (1 + 0.1 * step);
@@ -325,12 +308,10 @@ int main(int count, char **list) {
       s.maximize = step % 4 == 2;
       s.lr_pointer = step % 6 == 3 ? (const float *)(uintptr_t)words : NULL;
     }
-    const float lr_float = (float)s.lr;
-    memcpy(&bits, &lr_float, 4);
     if (s.lr_pointer)
-      CU(cuMemsetD32Async(words, bits, 1, stream));
+      CU(adam_set(words, (float)s.lr, 1, stream));
     if (found_inf)
-      CU(cuMemsetD32Async(words + 8, found_inf == 1 && step == 2 ? 0x3f800000 : 0, 1, stream));
+      CU(adam_set(words + 8, found_inf == 1 && step == 2, 1, stream));
     const double base = s.lr;
     for (size_t group = 0; group < groups; group++) {
       s.lr = base / (double)(group + 1);

@@ -77,7 +77,7 @@ struct clock_log {
   size_t after_count, after_capacity;
 };
 
-/* ---- clock_log.c: all of these do nothing when there is no GPUSIM_PROFILE ---- */
+/* ---- clock_log.c: without GPUSIM_PROFILE nothing is logged ---- */
 struct CUstream_st;
 struct operation_kind;
 /* A new operation of a stream, to be followed by clock_log_after for each of its dependencies and by
@@ -95,10 +95,12 @@ void clock_log_wait_context(uint64_t context);
 void clock_log_stage(int device, uint64_t bytes);
 /* Calls `visit` with the log, which stands still meanwhile. */
 void clock_log_read(void (*visit)(const struct clock_log *));
+/* Room for item number `count`; what is new is zero. */
+void *clock_room(void *items, size_t count, size_t *capacity, size_t item_bytes);
 
 /* ---- clock_profile.c ---- */
 struct clock_profile {
-  const char *name, *help;
+  const char *name;
   double hbm, fp32, bf16, up, down, up_both, down_both, pageable, sm_read, sm_write, peer, dram,
       drive_read, drive_write, call, launch, copy;
   int sms, copy_engines, gpus;
@@ -113,6 +115,8 @@ bool clock_kernel_time(const char *name, double *ns);
 double clock_host_ratio(enum clock_resource);
 
 /* ---- clock_events.c ---- */
+/* By clock_kinds.def. */
+enum clock_engine clock_engine_of(enum clock_kind);
 struct clock_span { /* ns; negative: never */
   double submitted, started, ended;
 };

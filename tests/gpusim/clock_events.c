@@ -14,35 +14,23 @@
 
 enum { TINY_PART = 16 };
 
-void *clock_zeroed(size_t count, size_t bytes) {
-  void *memory = calloc(count > 0 ? count : 1, bytes);
-  if (memory == NULL)
-    abort();
-  return memory;
-}
-
-void *clock_room(void *items, size_t count, size_t *capacity, size_t bytes) {
-  if (count < *capacity)
-    return items;
-  *capacity = *capacity > 0 ? *capacity * 2 : 16;
-  void *larger = realloc(items, *capacity * bytes);
-  if (larger == NULL)
-    abort();
-  return larger;
-}
-
 void clock_scaled(const struct replay *r, const double *from, double *into) {
   for (int i = 0; i < CLOCK_RESOURCES; i++)
     into[i] = from[i] * (i == CLOCK_TIME ? 1 : r->scale);
 }
 
-static enum clock_engine engine_of(const struct replay *r, enum clock_kind kind) {
+enum clock_engine clock_engine_of(enum clock_kind kind) {
   static const enum clock_engine engines[CLOCK_KINDS] = {
 #define KIND(name, words, engine) engine,
 #include "clock_kinds.def"
 #undef KIND
   };
-  return engines[kind] == DOWN_ENGINE && r->profile->copy_engines < 2 ? UP_ENGINE : engines[kind];
+  return engines[kind];
+}
+
+static enum clock_engine engine_of(const struct replay *r, enum clock_kind kind) {
+  const enum clock_engine engine = clock_engine_of(kind);
+  return engine == DOWN_ENGINE && r->profile->copy_engines < 2 ? UP_ENGINE : engine;
 }
 
 static void push(struct replay *r, struct list *list, size_t entry) {
@@ -246,12 +234,12 @@ static void replay_begin(struct replay *r) {
   for (size_t i = 0; i < log->count; i++)
     if (log->entries[i].context >= contexts)
       contexts = log->entries[i].context + 1;
-  r->outstanding = clock_zeroed(contexts, sizeof *r->outstanding);
-  r->next = clock_zeroed(log->count, sizeof *r->next);
-  r->done = clock_zeroed(log->count, sizeof *r->done);
-  r->source = clock_zeroed(log->count, sizeof *r->source);
-  r->source_work = clock_zeroed(log->count, sizeof *r->source_work);
-  r->result->spans = clock_zeroed(log->count, sizeof *r->result->spans);
+  r->outstanding = gpusim_new(contexts * sizeof *r->outstanding);
+  r->next = gpusim_new(log->count * sizeof *r->next);
+  r->done = gpusim_new(log->count * sizeof *r->done);
+  r->source = gpusim_new(log->count * sizeof *r->source);
+  r->source_work = gpusim_new(log->count * sizeof *r->source_work);
+  r->result->spans = gpusim_new(log->count * sizeof *r->result->spans);
   for (size_t i = 0; i < log->count; i++)
     r->result->spans[i] = (struct clock_span){-1, -1, -1};
   for (int d = 0; d < GPUSIM_MAX_DEVICES; d++) {
@@ -265,7 +253,7 @@ static void replay_begin(struct replay *r) {
 void clock_replay(const struct clock_log *log, const struct clock_profile *profile, double scale,
                   struct clock_result *result) {
   *result = (struct clock_result){0};
-  struct replay *r = clock_zeroed(1, sizeof *r);
+  struct replay *r = gpusim_new(sizeof *r);
   *r = (struct replay){.log = log, .profile = profile, .scale = scale, .result = result};
   replay_begin(r);
   clock_work_find(r);

@@ -23,11 +23,10 @@ static bool on(void) {
   return clock_profile() != NULL;
 }
 
-/* Room for one more; the new part is zero. */
-static void *grown(void *items, size_t count, size_t *capacity, size_t item_bytes) {
+void *clock_room(void *items, size_t count, size_t *capacity, size_t item_bytes) {
   if (count < *capacity)
     return items;
-  size_t more = *capacity > 0 ? *capacity * 2 : 64;
+  size_t more = *capacity > 0 ? *capacity * 2 : 16;
   while (more <= count)
     more *= 2;
   char *larger = realloc(items, more * item_bytes);
@@ -41,7 +40,7 @@ static void *grown(void *items, size_t count, size_t *capacity, size_t item_byte
 /* Lock held. */
 static struct clock_entry *add(enum clock_kind kind, int device) {
   struct clock_log *log = &log_of_run;
-  log->entries = grown(log->entries, log->count, &log->capacity, sizeof *log->entries);
+  log->entries = clock_room(log->entries, log->count, &log->capacity, sizeof *log->entries);
   struct clock_entry *entry = &log->entries[log->count++];
   entry->cost.kind = kind;
   entry->device = device;
@@ -53,7 +52,7 @@ static struct clock_entry *add(enum clock_kind kind, int device) {
 /* Lock held. */
 static void add_after(struct clock_entry *entry, size_t before) {
   struct clock_log *log = &log_of_run;
-  log->after = grown(log->after, log->after_count, &log->after_capacity, sizeof *log->after);
+  log->after = clock_room(log->after, log->after_count, &log->after_capacity, sizeof *log->after);
   log->after[log->after_count++] = before;
   entry->afters++;
 }
@@ -74,9 +73,9 @@ size_t clock_log_operation(const struct CUstream_st *stream) {
   entry->context = stream->context->id;
   entry->stream = stream->id;
   entry->queue = (unsigned)(stream->id % (uint64_t)gpusim_settings.queues);
-  streams = grown(streams, stream->id, &stream_capacity, sizeof *streams);
+  streams = clock_room(streams, stream->id, &stream_capacity, sizeof *streams);
   struct stream_entries *own = &streams[stream->id];
-  own->entries = grown(own->entries, own->count, &own->capacity, sizeof *own->entries);
+  own->entries = clock_room(own->entries, own->count, &own->capacity, sizeof *own->entries);
   own->entries[own->count++] = index;
   if (own->count > 1)
     add_after(entry, own->entries[own->count - 2]);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const struct clock_profile profiles[] = {
-#define PROFILE(id, words, ...) {.name = #id, .help = words, __VA_ARGS__},
+#define PROFILE(id, words, ...) {.name = #id, __VA_ARGS__},
 #include "profiles.def"
 #undef PROFILE
 };

@@ -63,9 +63,6 @@ struct replay {
   size_t running_count, running_capacity;
 };
 
-void *clock_zeroed(size_t count, size_t bytes);
-/* Room for one more item. */
-void *clock_room(void *items, size_t count, size_t *capacity, size_t bytes);
 /* Amounts in the log times the scale; times are not scaled. */
 void clock_scaled(const struct replay *, const double *from, double *into);
 

@@ -17,15 +17,6 @@ static const char *clock_kind_words(enum clock_kind kind) {
   return words[kind];
 }
 
-static enum clock_engine engine_of(enum clock_kind kind) {
-  static const enum clock_engine engines[CLOCK_KINDS] = {
-#define KIND(name, text, engine) engine,
-#include "clock_kinds.def"
-#undef KIND
-  };
-  return engines[kind];
-}
-
 static const char *const engine_names[CLOCK_ENGINES] = {
     [UP_ENGINE] = "copies to the device",
     [DOWN_ENGINE] = "copies to the host",
@@ -109,7 +100,7 @@ static void print_events(FILE *file, const struct clock_log *log,
     const struct clock_cost *cost = &entry->cost;
     const struct clock_span *span = &result->spans[i];
     const char *name = cost->name != NULL ? cost->name : clock_kind_words(cost->kind);
-    const enum clock_engine engine = engine_of(cost->kind);
+    const enum clock_engine engine = clock_engine_of(cost->kind);
     if (cost->kind == CLOCK_WORKER)
       continue;
     if (cost->kind >= CLOCK_HOST_WAIT) {

@@ -31,7 +31,7 @@ static void find_words(struct replay *r) {
   uintptr_t address;
   uint64_t value;
   size_t count = 0;
-  r->words = clock_zeroed(r->log->count, sizeof *r->words);
+  r->words = gpusim_new(r->log->count * sizeof *r->words);
   for (size_t i = 0; i < r->log->count; i++)
     if (writes(&r->log->entries[i].cost, &address, &value))
       r->words[count++].address = address;
@@ -110,7 +110,7 @@ static void find_work(struct replay *r) {
   for (size_t i = 0; i < log->count; i++)
     if (log->entries[i].stream >= streams)
       streams = log->entries[i].stream + 1;
-  double *down = clock_zeroed(streams, sizeof *down), bytes[GPUSIM_MAX_DEVICES] = {0};
+  double *down = gpusim_new(streams * sizeof *down), bytes[GPUSIM_MAX_DEVICES] = {0};
   size_t last[GPUSIM_MAX_DEVICES];
   for (int i = 0; i < GPUSIM_MAX_DEVICES; i++)
     last[i] = NONE;

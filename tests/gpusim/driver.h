@@ -137,6 +137,7 @@ struct gpusim_thread *gpusim_this_thread(void);
    enter: a live current context without a sticky error. Both may wait for the driver's lock, so no
    other lock may be held. */
 CUresult gpusim_ready(void);
+bool gpusim_at_home(void); /* in the process that called cuInit, not in a child of it */
 CUresult gpusim_ready_device(CUdevice);
 CUresult gpusim_ready_vmm(void); /* and the machine has virtual memory management */
 CUresult gpusim_enter(CUcontext *);

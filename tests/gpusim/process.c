@@ -4,11 +4,14 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 pthread_mutex_t gpusim_mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialised;
-/* The process is the child of one that had initialised: CUDA can't be used in it. */
-static atomic_bool forked;
+/* Not 0 in the process that initialised. The kernel wipes it in children, those of a bare clone
+   among them: CUDA can't be used there, where locks may be held by threads that don't exist. */
+static atomic_int *home;
 static __thread struct gpusim_thread this_thread;
 
 void gpusim_lock(void) {
@@ -26,16 +29,31 @@ struct gpusim_thread *gpusim_this_thread(void) {
   return &this_thread;
 }
 
-static void mark_forked(void) {
-  if (atomic_load_explicit(&initialised, memory_order_relaxed))
-    atomic_store_explicit(&forked, true, memory_order_relaxed);
+bool gpusim_at_home(void) {
+  return atomic_load_explicit(&initialised, memory_order_acquire) &&
+         atomic_load_explicit(home, memory_order_relaxed) != 0;
+}
+
+/* For kernels that don't wipe. */
+static void leave_home(void) {
+  atomic_store_explicit(home, 0, memory_order_relaxed);
+}
+
+static void settle(void) {
+  size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+  home = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (home == MAP_FAILED)
+    abort();
+  (void)madvise(home, bytes, MADV_WIPEONFORK);
+  atomic_store_explicit(home, 1, memory_order_relaxed);
+  pthread_atfork(NULL, NULL, leave_home);
 }
 
 static void initialise(void) {
   gpusim_settings_load();
   gpusim_report_start();
   gpusim_region_start();
-  pthread_atfork(NULL, NULL, mark_forked);
+  settle();
   gpusim_contexts_start();
   /* release: whoever sees the flag sees the settings and the table of devices */
   atomic_store_explicit(&initialised, true, memory_order_release);
@@ -61,7 +79,7 @@ CUresult cuInit(unsigned flags) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  if (atomic_load_explicit(&forked, memory_order_relaxed))
+  if (atomic_load_explicit(&initialised, memory_order_acquire) && !gpusim_at_home())
     return CUDA_ERROR_NOT_INITIALIZED;
   pthread_once(&once, initialise);
   inject();
@@ -69,8 +87,7 @@ CUresult cuInit(unsigned flags) {
 }
 
 CUresult gpusim_ready(void) {
-  if (!atomic_load_explicit(&initialised, memory_order_acquire) ||
-      atomic_load_explicit(&forked, memory_order_relaxed))
+  if (!gpusim_at_home())
     return CUDA_ERROR_NOT_INITIALIZED;
   if (this_thread.in_host_function)
     return CUDA_ERROR_NOT_PERMITTED;

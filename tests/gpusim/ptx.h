@@ -74,9 +74,9 @@ enum ptx_compare {
   PTX_NAN
 };
 enum ptx_combine { PTX_AND = 1, PTX_OR, PTX_XOR, PTX_POPC };
-/* Of fma: what GPUSIM_CONTRACT made of a difference. */
 /* Of call, and of what saves and restores around it: the function is running already. */
 enum { PTX_CALL_RECURSIVE = 1 };
+/* Of fma: what GPUSIM_CONTRACT made of a difference. */
 enum ptx_fused { PTX_FUSED_MINUS_ADDEND = 1, PTX_FUSED_MINUS_PRODUCT };
 enum ptx_action { /* of atom, red, redux, shfl, vote, match, testp */
                   PTX_ADD = 1,

@@ -35,6 +35,16 @@ ptx_handler PTX_NAME(ptx_select_round)(const struct ptx_instruction *);
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+/* The address that each lane names. */
+INLINE void addresses(ARGS, uint64_t *out) {
+  const uint64_t offset = (uint64_t)i->offset;
+  const uint8_t *cells = t->registers + i->address;
+  if (i->address_bytes == 8)
+    LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + offset;
+  else
+    LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + offset);
+}
+
 INLINE float f32_of(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);

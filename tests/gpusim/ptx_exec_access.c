@@ -13,15 +13,6 @@ struct places {  /* where the lanes [first, end) access */
   uint8_t *where[PTX_LANES];
 };
 
-INLINE void addresses(ARGS, uint64_t *out) {
-  const uint64_t offset = (uint64_t)i->offset;
-  const uint8_t *cells = t->registers + i->address;
-  if (i->address_bytes == 8)
-    LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + offset;
-  else
-    LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + offset);
-}
-
 /* One place for all lanes, or, in local memory, the same place in each lane's own. */
 static bool locate_fixed(ARGS, uint32_t bytes, bool write, struct places *p) {
   p->base = ptx_resolve(t, i, first, (enum ptx_space)i->space, (uint64_t)i->offset, bytes, write);

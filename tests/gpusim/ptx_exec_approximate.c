@@ -14,14 +14,19 @@ INLINE uint64_t mixed(uint64_t opcode, uint32_t a, uint32_t b) {
   return h ^ h >> 31;
 }
 
+/* A unit in the last place of a float near `value`. */
+INLINE double unit_of(double value) {
+  int exponent;
+  __builtin_frexp(value, &exponent);
+  return __builtin_ldexp(1, exponent > -125 ? exponent - 24 : -149);
+}
+
 /* `value`, moved by up to `most` less the half unit that rounding may add. */
 INLINE float moved(double value, double most, uint64_t random) {
   const float nearest = (float)value;
   if (!gpusim_settings.approx_seed || nearest - value == 0 || !__builtin_isfinite(nearest))
     return nearest;
-  int exponent;
-  __builtin_frexp(value, &exponent);
-  const double unit = __builtin_ldexp(1, exponent > -125 ? exponent - 24 : -149);
+  const double unit = unit_of(value);
   const double reach = most - unit / 2;
   if (reach <= 0)
     return nearest;
@@ -32,10 +37,7 @@ INLINE float moved(double value, double most, uint64_t random) {
 
 /* The greatest error of `value` that the bounds allow. */
 INLINE double bound(double value, double units, double relative, double absolute) {
-  int exponent;
-  __builtin_frexp(value, &exponent);
-  const double unit = __builtin_ldexp(1, exponent > -125 ? exponent - 24 : -149);
-  return units * unit + relative * __builtin_fabs(value) + absolute;
+  return units * unit_of(value) + relative * __builtin_fabs(value) + absolute;
 }
 
 #define APPROXIMATE(name, EXPRESSION, units, relative, absolute)                                   \

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define RACY __attribute__((no_sanitize("thread")))
+
 const struct ptx_bounds *ptx_bounds_of(struct ptx_block *block, uint64_t address, uint64_t bytes) {
   for (uint32_t k = 0; k < PTX_BOUNDS; k++) {
     const struct ptx_bounds *b = &block->bounds[k];
@@ -23,7 +24,6 @@ const struct ptx_bounds *ptx_bounds_of(struct ptx_block *block, uint64_t address
       bytes > found.high - address)
     return NULL;
   found.bytes = gpusim_backing(found.low);
-  found.on_host = gpusim_memory_on_host(found.low);
   found.on_host = gpusim_memory_on_host(found.low);
   struct ptx_bounds *slot = &block->bounds[block->next_bounds++ % PTX_BOUNDS];
   *slot = found;
@@ -106,12 +106,7 @@ uint8_t *ptx_resolve(struct ptx_team *t, const struct ptx_instruction *i, uint32
 }
 
 void ptx_addresses(ARGS, uint64_t *out) {
-  const int64_t offset = i->offset;
-  const uint8_t *cells = t->registers + i->address;
-  if (i->address_bytes == 8)
-    LANES out[l] = ((const uint64_t *)(const void *)cells)[l] + (uint64_t)offset;
-  else
-    LANES out[l] = (uint32_t)(((const uint32_t *)(const void *)cells)[l] + (uint64_t)offset);
+  addresses(PASS, out);
 }
 
 /* ---- the rest ---- */

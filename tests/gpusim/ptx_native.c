@@ -25,8 +25,7 @@ static uint64_t hash(uint64_t h, const char *source, size_t bytes) {
 /* A folder of this user that nobody else may write. */
 static bool own_folder(const char *path) {
   struct stat status;
-  if (mkdir(path, 0700) != 0 && lstat(path, &status) != 0)
-    return false;
+  mkdir(path, 0700); /* may be there */
   return lstat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid() &&
          !(status.st_mode & 022);
 }
@@ -88,7 +87,7 @@ static struct ptx_native *translate(const struct ptx_program *program) {
   FILE *out = open_memstream(&source, &bytes);
   struct ptx_native *native = calloc(1, sizeof *native);
   uint32_t *lengths = ptx_native_pieces(program);
-  uint32_t pieces = out ? ptx_native_emit(program, out) : 0;
+  uint32_t pieces = out && lengths ? ptx_native_emit(program, lengths, out) : 0;
   uint64_t key = ptx_native_compiler();
   if (out && pieces && key) {
     fflush(out);
@@ -99,7 +98,7 @@ static struct ptx_native *translate(const struct ptx_program *program) {
   }
   if (out)
     fclose(out);
-  if (native && lengths && pieces && key)
+  if (native && pieces && key)
     native->object = object_of(source, bytes, key);
   if (native && native->object)
     native->segments = calloc(program->count + 1u, sizeof *native->segments);
@@ -122,7 +121,7 @@ static struct ptx_native *translate(const struct ptx_program *program) {
 
 /* ---- when ---- */
 
-/* Protects `translation` of all programs while it begins and ends. */
+/* Protects `translation_begun` and `translating` of all programs. */
 static pthread_mutex_t beginning = PTHREAD_MUTEX_INITIALIZER;
 
 static void *in_background(void *argument) {

@@ -17,10 +17,10 @@ struct ptx_native {
   struct ptx_segment *segments; /* by instruction */
 };
 
-/* The program's pieces as C; functions are named s<first instruction>. Returns their number. */
-uint32_t ptx_native_emit(const struct ptx_program *, FILE *);
-/* Where pieces begin: their lengths by instruction, zeros elsewhere. NULL: out of memory. */
+/* Where pieces begin: their lengths by instruction, zeros elsewhere; to be freed. NULL: out of memory. */
 uint32_t *ptx_native_pieces(const struct ptx_program *);
+/* These pieces as C; functions are named s<first instruction>. Returns their number. */
+uint32_t ptx_native_emit(const struct ptx_program *, const uint32_t *lengths, FILE *);
 /* The value that an instruction gives its result in terms of C variables x, y, z, written to `out`;
    false, and `out` spoiled, when it has none. */
 bool ptx_native_expression(const struct ptx_instruction *, FILE *out);

@@ -157,8 +157,8 @@ static void emit_piece(struct names *n, uint32_t start, uint32_t length, FILE *o
   fputs("  }\n}\n", out);
 }
 
-uint32_t ptx_native_emit(const struct ptx_program *program, FILE *out) {
-  uint32_t *lengths = ptx_native_pieces(program), pieces = 0;
+uint32_t ptx_native_emit(const struct ptx_program *program, const uint32_t *lengths, FILE *out) {
+  uint32_t pieces = 0;
   struct names n = {.program = program,
                     .piece = malloc((program->cell_count + 1u) * sizeof *n.piece),
                     .state = calloc(program->cell_count + 1u, 1)};
@@ -167,7 +167,7 @@ uint32_t ptx_native_emit(const struct ptx_program *program, FILE *out) {
         "for (uint32_t l = first; l < end; l++)\n#else\n#define EACH_LANE _Pragma(\"GCC ivdep\") "
         "for (uint32_t l = first; l < end; l++)\n#endif\n",
         out);
-  if (lengths && n.piece && n.state) {
+  if (n.piece && n.state) {
     memset(n.piece, 0xff, program->cell_count * sizeof *n.piece);
     name_all(&n, lengths);
     for (uint32_t k = 0; k < program->count; k++) {
@@ -177,7 +177,6 @@ uint32_t ptx_native_emit(const struct ptx_program *program, FILE *out) {
       pieces++;
     }
   }
-  free(lengths);
   free(n.piece);
   free(n.state);
   return pieces;

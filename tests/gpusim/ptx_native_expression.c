@@ -167,7 +167,7 @@ static bool of_bits(const struct ptx_instruction *i, FILE *out) {
     fputs("x", out);
     return !i->action && i->operand[1] != PTX_NONE;
   case PTX_OP_selp:
-    fputs(i->flags & PTX_M_NEGATE ? "z ? y : x" : "z ? x : y", out);
+    fputs("z ? x : y", out);
     return bytes >= 2 && !(i->flags & PTX_M_NEGATE);
   default:
     return false;

@@ -14,7 +14,8 @@ static const char *const names[GPUSIM_COUNTERS] = {
 #include "counters.def"
 #undef COUNTER
 };
-/* The process that called cuInit: a forked child must not write its parent's report. */
+/* The process that called cuInit: a child must not write its parent's report, be it one that shares
+   the parent's memory (vfork). */
 static pid_t reporting_process;
 
 void gpusim_count(enum gpusim_counter counter, uint64_t add) {
@@ -77,7 +78,7 @@ void gpusim_violation(const char *format, ...) {
 
 void gpusim_report_write(void) {
   const char *path = gpusim_settings.report;
-  if (reporting_process != getpid())
+  if (reporting_process != getpid() || !gpusim_at_home())
     return;
   clock_report(true);
   if (path == NULL)

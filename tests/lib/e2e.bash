@@ -32,11 +32,25 @@ plain() {
 # offloaded ARGS...: the program under the preload; results in $BATS_TEST_TMPDIR/{with,report,sim}.json and with.{out,err}.
 # It may fail: the caller asks $offloaded_status.
 offloaded() {
+  rm -f "$BATS_TEST_TMPDIR/with.json"
+  under_preload "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" "$@" --json "$BATS_TEST_TMPDIR/with.json"
+}
+
+# under_preload COMMAND...: the same of any command on the simulated GPU, without with.json.
+under_preload() {
   offloaded_status=0
-  rm -f "$BATS_TEST_TMPDIR"/{with,report,sim}.json
-  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json \
-    LD_PRELOAD=$LIBOFFLOAD "$SIM" "$CHARLM" "$TEXT" "${SMALL[@]}" "$@" --json "$BATS_TEST_TMPDIR/with.json" \
-    >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || offloaded_status=$?
+  rm -f "$BATS_TEST_TMPDIR"/{report,sim}.json
+  OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json LD_PRELOAD=$LIBOFFLOAD \
+    "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || offloaded_status=$?
+}
+
+# assert_ended: the program under the preload succeeded.
+assert_ended() {
+  [ "$offloaded_status" -eq 0 ] || {
+    echo "the program under the preload ended with $offloaded_status"
+    tail -n 5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
+    return 1
+  }
 }
 
 # report FILTER: a jq question to the library's report; sim FILTER: to the simulator's.
@@ -58,11 +72,7 @@ expect() {
 
 # assert_done MODE: state moved, and this function's steps were carried out in this mode, before anything is compared.
 assert_done() {
-  if [ "$offloaded_status" -ne 0 ]; then
-    echo "the program under the preload ended with $offloaded_status"
-    tail -n 5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
-    return 1
-  fi
+  assert_ended || return 1
   expect '.totals.moved_bytes_peak > 0' "state moved to the host" || return 1
   expect "[.functions[] | select(.launches_$1 > 0)] | length > 0" "launches carried out by $1" || return 1
   case $1 in

@@ -8,6 +8,7 @@
 """
 import contextlib
 import ctypes
+import importlib.util
 import itertools
 import json
 import os
@@ -17,13 +18,21 @@ import subprocess
 import sys
 
 import torch
+from harness import HERE, MODES, RUN
 
-HERE = pathlib.Path(__file__).resolve().parent
-RUN = HERE.parent.parent / "integration" / "pytorch" / "run"
-ALL_MODES = ("cpu", "stream", "direct")
+SCRIPTS = RUN.parent
 
 registered = []
 RELEASE = tuple(int(part) for part in torch.__version__.partition("+")[0].split(".")[:2])
+BF16_MOMENTS = (2, 13)  # the first release with fused kernels for moments in bf16 here
+
+
+def load(path):
+    """The module of a file of cases, which registers them."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def case(*families, modes="cpu stream", moves=True, environment=None, offload=None, since=(2, 0)):
@@ -38,9 +47,9 @@ def case(*families, modes="cpu stream", moves=True, environment=None, offload=No
     """
     def register(function):
         asked = modes.split()
-        unknown = [mode for mode in asked if mode not in ALL_MODES]
+        unknown = [mode for mode in asked if mode not in MODES]
         if unknown or not asked:
-            raise ValueError(f"{function.__name__}: modes {modes!r} are none of {' '.join(ALL_MODES)}")
+            raise ValueError(f"{function.__name__}: modes {modes!r} are none of {' '.join(MODES)}")
         if not function.__doc__:
             raise ValueError(f"{function.__name__} has no docstring: it is the name of the test")
         if moves and not families:

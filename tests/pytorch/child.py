@@ -4,7 +4,6 @@ Writes the list of the file's cases, a JSON line, to standard output, then reads
 "environment", "cases": names}. Each is run in a forked process, whose status is the answer, and leaves in its folder
 `results`, a JSON line for each case, `records`, the bytes that they recorded, and `output`."""
 import gc
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,11 +14,6 @@ import torch
 import torch._dynamo  # the first optimizer would, in every process
 
 import cases
-
-
-def load(path):
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))
 
 
 def clean():
@@ -78,7 +72,7 @@ def main():
     # What cases print is no answer of ours.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    load(pathlib.Path(sys.argv[1]))
+    cases.load(pathlib.Path(sys.argv[1]))
     answers.write(json.dumps([description for _, description in cases.registered]) + "\n")
     answers.flush()
     serve(answers)

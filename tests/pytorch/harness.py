@@ -44,7 +44,7 @@ class Server:
         folder.mkdir(parents=True)
         inherited = {name: value for name, value in os.environ.items()
                      if not name.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_")) and name != "LD_PRELOAD"}
-        mine = {**inherited, **ENVIRONMENT, **environment, "OFFLOAD_TEST_BUILD": str(BUILD)}
+        mine = {**inherited, **ENVIRONMENT, **environment, "TESTED_BUILD": str(BUILD)}
         if preload:
             mine["LD_PRELOAD"] = str(LIBRARY)
         self.folder = folder

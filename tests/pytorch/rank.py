@@ -2,7 +2,6 @@
 
 Calls the function of a file of cases with a `t` of its own. Leaves in FOLDER/RANK `result`, as JSON, and `records`. The process
 ends with an error when the function does."""
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,9 +14,7 @@ import cases
 
 def main():
     path, function, folder = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]) / os.environ["RANK"]
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    module = cases.load(path)
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(1)
     torch.cuda.manual_seed_all(1)

@@ -3,20 +3,16 @@
 library and without."""
 import contextlib
 import io
-import pathlib
 import re
 
 import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from cases import case
+from cases import HERE, SCRIPTS, case
 from resumable import make, state_of
 from toys import record, train
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
-HERE = pathlib.Path(__file__).resolve().parent
-SCRIPTS = HERE.parent.parent / "integration" / "pytorch"
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ import re
 import subprocess
 
 import torch
-from cases import RUN, case
+from cases import RUN, SCRIPTS, case
 from toys import BIG, loss_of, mlp, record, train
 
-SCRIPT = RUN.parent / "train_gpt.py"
+SCRIPT = SCRIPTS / "train_gpt.py"
 STEPS = 6
 # 6.2 MiB of parameters: two layers' matrices lie in segments of 2 MiB, head and embeddings in others.
 GPT = ("--layers", 2, "--width", 256, "--context", 32, "--batch", 2, "--steps", STEPS, "--checkpoint", "gpt.pt")
@@ -170,18 +170,13 @@ def loss_of_rows(model, rows):
     return model(torch.ones(rows, BIG[1], device="cuda")).square().mean()
 
 
-def find_and_train(t):
+@case("AdamW fp32", modes="stream", environment={**WORKSPACE, "GPUSIM_MEMORY": "64MiB"}, offload={"OFFLOAD_OVERFLOW": "0"})
+def batch_size_finder(t):
+    """with OFFLOAD_OVERFLOW=0 a batch-size finder finds what it finds without the library"""
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     found = largest_batch(model)
     t.record("rows found", found)
     train(t, model, optimizer, steps=4, loss=lambda model, step: loss_of(model, step) + loss_of_rows(model, found // 2))
     record(t, model, optimizer)
-    return found
-
-
-@case("AdamW fp32", modes="stream", environment={**WORKSPACE, "GPUSIM_MEMORY": "64MiB"}, offload={"OFFLOAD_OVERFLOW": "0"})
-def batch_size_finder(t):
-    """with OFFLOAD_OVERFLOW=0 a batch-size finder finds what it finds without the library"""
-    find_and_train(t)
     t.check("nothing began on the host", lambda delta: not delta["totals"]["provisional_bytes"])

@@ -2,20 +2,17 @@
 """Two processes of torchrun on two devices, with NCCL: DDP, FSDP2 and ZeRO. Every rank's report must say that its own state
 moved and was stepped in the mode under test; every rank's losses, parameters and state are compared."""
 import contextlib
-import pathlib
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from cases import case
+from cases import SCRIPTS, case
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from toys import batch, deep, train
-
-TRAIN_GPT = pathlib.Path(__file__).resolve().parent.parent.parent / "integration" / "pytorch" / "train_gpt.py"
 
 
 @contextlib.contextmanager
@@ -162,7 +159,7 @@ def zero(t):
 # ---- a whole script ----
 
 def gpt(t, *arguments, **options):
-    output = t.torchrun(2, TRAIN_GPT, "--layers", 1, "--width", 256, "--context", 32, "--batch", 2, "--steps", 6,
+    output = t.torchrun(2, SCRIPTS / "train_gpt.py", "--layers", 1, "--width", 256, "--context", 32, "--batch", 2, "--steps", 6,
                         "--checkpoint", "gpt.pt", *arguments, **options)
     steps = [line.rpartition("  lr ")[0] for line in output.splitlines() if line.startswith("step ")]
     if len(steps) != 6:

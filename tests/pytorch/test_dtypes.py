@@ -1,85 +1,63 @@
 #!/usr/bin/env -S python3 tests/pytorch/harness.py
 """Types of parameters, gradients and state; gradient scaling; autocast."""
 import torch
-from cases import case
-from toys import loss_of, mlp, record, train
+from cases import BF16_MOMENTS, case
+from toys import give_bf16_moments, loss_of, mlp, record, train
 
 
 def adam(model, kind=torch.optim.AdamW, **options):
     return kind(model.parameters(), **{"lr": 3e-3, "weight_decay": 0.05, "fused": True, **options})
 
 
+def trained(t, dtype=torch.float32, kind=torch.optim.AdamW, bf16_moments=False, amsgrad=False, **options):
+    model = mlp(dtype)
+    optimizer = adam(model, kind, amsgrad=amsgrad, **options)
+    if bf16_moments:
+        give_bf16_moments(optimizer, model.parameters(), amsgrad)
+    train(t, model, optimizer)
+    record(t, model, optimizer)
+
+
 @case("AdamW fp32", modes="cpu stream direct")
 def adamw_in_fp32(t):
     """fp32 parameters train the same"""
-    model = mlp()
-    optimizer = adam(model)
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t)
 
 
 @case("AdamW bf16", modes="cpu stream direct")
 def adamw_in_bf16(t):
     """bf16 parameters and state train the same"""
-    model = mlp(torch.bfloat16)
-    optimizer = adam(model)
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, torch.bfloat16)
 
 
 @case("Adam bf16", modes="stream direct")
 def adam_in_bf16(t):
     """bf16 parameters and state train the same with Adam and L2 decay"""
-    model = mlp(torch.bfloat16)
-    optimizer = adam(model, torch.optim.Adam)
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, torch.bfloat16, torch.optim.Adam)
 
 
 @case("AdamW fp16", modes="cpu stream direct")
 def adamw_in_fp16(t):
     """fp16 parameters and state train the same"""
-    model = mlp(torch.float16)
-    optimizer = adam(model, eps=1e-4)
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, torch.float16, eps=1e-4)
 
 
 @case("AdamW fp64", modes="cpu stream direct")
 def adamw_in_fp64(t):
     """fp64 parameters and state train the same"""
-    model = mlp(torch.float64)
-    optimizer = adam(model)
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, torch.float64)
 
 
-def with_bf16_moments(model, optimizer, names):
-    """fp32 parameters with moments in bf16, which PyTorch takes when the state is given so."""
-    for parameter in model.parameters():
-        optimizer.state[parameter]["step"] = torch.zeros((), device="cuda")
-        for name in names:
-            optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
-
-
-@case("AdamW fp32/bf16 state", modes="cpu stream direct", since=(2, 13))
+@case("AdamW fp32/bf16 state", modes="cpu stream direct", since=BF16_MOMENTS)
 def bf16_moments(t):
     """bf16 moments of fp32 parameters train the same"""
-    model = mlp()
-    optimizer = adam(model)
-    with_bf16_moments(model, optimizer, ("exp_avg", "exp_avg_sq"))
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, bf16_moments=True)
 
 
-@case("AdamW amsgrad fp32/bf16 state", modes="cpu stream direct", since=(2, 13))
+@case("AdamW amsgrad fp32/bf16 state", modes="cpu stream direct", since=BF16_MOMENTS)
 def bf16_moments_amsgrad(t):
     """bf16 moments of fp32 parameters train the same with amsgrad"""
-    model = mlp()
-    optimizer = adam(model, amsgrad=True)
-    with_bf16_moments(model, optimizer, ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
-    train(t, model, optimizer)
-    record(t, model, optimizer)
+    trained(t, bf16_moments=True, amsgrad=True)
 
 
 @case("AdamW fp32", modes="cpu stream")

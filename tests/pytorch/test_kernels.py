@@ -6,13 +6,13 @@ import pathlib
 import re
 
 import torch
-from cases import RELEASE, case
+from cases import BF16_MOMENTS, RELEASE, case
+from toys import give_bf16_moments
 
 TYPES = {"fp32": torch.float32, "fp64": torch.float64, "fp16": torch.float16, "bf16": torch.bfloat16,
          "fp32/bf16 state": torch.float32}
 # Blocks with pieces of their own, a tail that no vector fits, and tensors of a few elements.
 SHAPES = ((3, 65536), (70001,), (33, 31), (4,), ())
-STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 def parameters(dtype):
@@ -34,10 +34,7 @@ def steps(t, kind, type_name, amsgrad):
     params = parameters(dtype)
     optimizer = kind(params, lr=3e-3, eps=1e-4, weight_decay=0.1, amsgrad=amsgrad, fused=True)
     if type_name == "fp32/bf16 state":
-        for parameter in params:
-            optimizer.state[parameter]["step"] = torch.zeros((), device="cuda")
-            for name in STATES[:3 if amsgrad else 2]:
-                optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+        give_bf16_moments(optimizer, params, amsgrad)
     group = optimizer.param_groups[0]
     changes = ({}, {}, {"lr": 1e-3}, {"weight_decay": 0.0}, {"maximize": True},
                {"lr": torch.tensor(2e-3, device="cuda"), "weight_decay": 0.01})
@@ -57,7 +54,7 @@ def register(kind, type_name, amsgrad):
         steps(t, kind, type_name, amsgrad)
     kernel.__name__ = family.lower().replace(" ", "_").replace("/", "_with_")
     kernel.__doc__ = f"{family}: its state moves, and every bit stays the same"
-    since = (2, 13) if "/" in type_name else (2, 0)
+    since = BF16_MOMENTS if "/" in type_name else (2, 0)
     case(family, modes="cpu stream direct", since=since)(kernel)
     return [family] if RELEASE >= since else []
 
@@ -82,6 +79,6 @@ def names(t):
             raise AssertionError(f"{entry} has {tensors} lists of tensors")
         found.append(f"{'AdamW' if mode == '1' else 'Adam'}{' amsgrad' if largest == '1' else ''} {MANGLED[dtype]}"
                      f"{'/bf16 state' if moments else ''}")
-    if sorted(found) != FAMILIES or len(FAMILIES) != (20 if RELEASE >= (2, 13) else 16):
+    if sorted(found) != FAMILIES or len(FAMILIES) != (20 if RELEASE >= BF16_MOMENTS else 16):
         raise AssertionError(f"the release has {sorted(found)}, there are cases of {FAMILIES}")
     t.record("kernels", "\n".join(sorted(found)).encode())

@@ -119,24 +119,24 @@ def compiled(t):
 
 # ---- memory of other kinds ----
 
-@case(modes="stream", moves=False, environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
-def expandable_segments(t):
-    """state in expandable segments stays there and is named with its bytes"""
+def stays(t, kind):
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     train(t, model, optimizer, steps=3)
-    told(t, None, f"{bytes_of(optimizer)} bytes of optimizer state", "expandable_segments")
+    told(t, None, f"{bytes_of(optimizer)} bytes of optimizer state", kind)
     record(t, model, optimizer)
+
+
+@case(modes="stream", moves=False, environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+def expandable_segments(t):
+    """state in expandable segments stays there and is named with its bytes"""
+    stays(t, "expandable_segments")
 
 
 @case(modes="stream", moves=False, environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
 def malloc_async(t):
     """state in the pool of cudaMallocAsync stays there and is named with its bytes"""
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
-    train(t, model, optimizer, steps=3)
-    told(t, None, f"{bytes_of(optimizer)} bytes of optimizer state", "cudaMallocAsync")
-    record(t, model, optimizer)
+    stays(t, "cudaMallocAsync")
 
 
 @case(modes="stream", moves=False)

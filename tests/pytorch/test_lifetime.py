@@ -13,15 +13,25 @@ def adamw(model, **options):
     return torch.optim.AdamW(model.parameters(), **{"lr": 3e-3, "fused": True, **options})
 
 
-def alternate(t, one, other, steps=5):
-    """Two models with an optimizer each that step in turn, as adversarial training does."""
+def take_turns(one, other, steps=5, rests=()):
+    """Two models with an optimizer each that step in turn, as adversarial training does; the other rests in some steps."""
     for step in range(steps):
         for number, (model, optimizer) in enumerate((one, other)):
+            if number == 1 and step in rests:
+                continue
             optimizer.zero_grad()
             loss_of(model, 2 * step + number).backward()
             optimizer.step()
+
+
+def record_both(t, one, other):
     record(t, *one, "one: ")
     record(t, *other, "other: ")
+
+
+def alternate(t, one, other):
+    take_turns(one, other)
+    record_both(t, one, other)
 
 
 @case("AdamW fp32", modes="cpu stream direct")
@@ -50,16 +60,9 @@ def one_of_two_rests(t):
     """one of two optimizers rests for some steps: its state comes home and moves again"""
     models = mlp(), mlp()
     one, other = ((model, adamw(model)) for model in models)
-    for step in range(12):
-        for number, (model, optimizer) in enumerate((one, other)):
-            if number == 1 and step in (4, 5, 6):
-                continue
-            optimizer.zero_grad()
-            loss_of(model, 2 * step + number).backward()
-            optimizer.step()
+    take_turns(one, other, 12, rests=(4, 5, 6))
     t.check("state that rested came home", lambda delta: delta["totals"]["moved_home_bytes"] > 0)
-    record(t, *one, "one: ")
-    record(t, *other, "other: ")
+    record_both(t, one, other)
 
 
 @case("AdamW fp32", modes="cpu stream direct")

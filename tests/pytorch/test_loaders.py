@@ -1,14 +1,10 @@
 #!/usr/bin/env -S python3 tests/pytorch/harness.py
 """Batches from worker processes while the parent's state is on the host."""
-import pathlib
-
-from cases import case
-
-SCRIPT = pathlib.Path(__file__).resolve().parent / "loaders.py"
+from cases import HERE, case
 
 
 def trained(t, start):
-    t.record("output", t.run(SCRIPT, start, "cuda").encode())
+    t.record("output", t.run(HERE / "loaders.py", start, "cuda").encode())
     # A worker that wrote the report would have written it over the parent's, or have no steps in it.
     t.check("the report is the parent's: all of its steps", lambda delta: delta["totals"]["steps"] == 12)
 

@@ -9,6 +9,7 @@ import re
 import warnings
 
 import torch
+from cases import BF16_MOMENTS, RELEASE
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 tests = []
@@ -66,8 +67,7 @@ def _():
     assert len(ours) > 100, len(ours)
     assert ours <= wheels, sorted(ours - wheels)[:3]
     fused = {name for name in wheels if re.match(rb"_ZN2at6native\*25multi_tensor_apply_kernel.*FusedAdamMath", name)}
-    release = [int(part) for part in torch.__version__.split(".")[:2]]
-    assert len(fused) == (20 if release >= [2, 13] else 16), len(fused)
+    assert len(fused) == (20 if RELEASE >= BF16_MOMENTS else 16), len(fused)
     assert fused <= ours, sorted(fused - ours)[:3]
 
 

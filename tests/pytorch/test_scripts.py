@@ -1,11 +1,9 @@
 #!/usr/bin/env -S python3 tests/pytorch/harness.py
 """Whole training scripts, unmodified: integration/pytorch/train_gpt.py and finetune_hf.py."""
-import pathlib
 import re
 
-from cases import case
+from cases import SCRIPTS, case
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "integration" / "pytorch"
 # One layer with matrices of three blocks and more (toys.py says why).
 SMALL = ("--layers", 1, "--width", 256, "--context", 32, "--batch", 2)
 

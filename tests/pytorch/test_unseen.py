@@ -29,9 +29,6 @@ LOADING = re.compile(rf'"{re.escape(str(harness.LIBRARY))}"|/lib(dl|pthread)\.so
 CHANCE = ((r"/\* \d+ vars \*/", ""), (r"0x[0-9a-f]+", "P"), (r'/tmp/(?!pytorch_test)[^"]+', "/tmp/X"),
           (r"/dev/shm/(sem\.|torch_)[-\w]+", "/dev/shm/X"), (r"connect\(\d+", "connect(N"), (r"\d{3,}|= \d+$", "N"))
 
-# A variable of the tests alone, which the library would tell of as one that it doesn't know.
-AS_USERS = "import os, sys; os.environ.pop('OFFLOAD_TEST_BUILD', None); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-
 IDLE = "import torch"
 ASKS = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
 TRAINS = """
@@ -62,6 +59,7 @@ def test_ones(device):
 def test_two():
     assert torch.cuda.device_count() > 1
 """
+BYTECODE = re.compile(r'\.pyc\S*", O_WRONLY')
 # What differs from run to run by itself: pytest's time, the processor's frequency in collect_env.
 CHANGING = ((r"in [\d.]+s\b", "in N s"), (r"(MHz:).*", r"\1 N"))
 
@@ -70,18 +68,16 @@ class Program:
     def __init__(self, sentence, arguments, expected="", environment=None, report=True, python=None):
         self.sentence, self.expected, self.environment = sentence, expected, environment or {}
         self.report = report  # whether OFFLOAD_REPORT names a file, which must not appear
-        self.command = [python or harness.RUN, "-c", AS_USERS, *arguments]
+        self.command = [python or harness.RUN, *arguments]
 
 
-def environment_of(program, folder, preload):
+def environment_of(program, folder):
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_", "CUDA_")) and name not in ("LD_PRELOAD", "PYTHONPATH")}
-    mine = {**inherited, **harness.ENVIRONMENT, "OFFLOAD_TEST_BUILD": str(harness.BUILD), "PYTHONWARNINGS": "default",
+    mine = {**inherited, **harness.ENVIRONMENT, "TESTED_BUILD": str(harness.BUILD), "PYTHONWARNINGS": "default",
             **program.environment}
     if program.report:
         mine["OFFLOAD_REPORT"] = str(folder / "report.json")
-    if preload:
-        mine["LD_PRELOAD"] = str(harness.LIBRARY)
     return mine
 
 
@@ -92,25 +88,26 @@ def steady(text):
 
 
 def run(program, folder, preload):
-    """What it prints, and what it asks of the system, each once: with another schedule a thread may look for a file that
-    another one has found."""
+    """What it prints; what it asks of the system, each once: with another schedule a thread may look for a file that
+    another one has found; and whether it wrote bytecode."""
     traces = folder / "traces"
     traces.mkdir()
     # Given to the traced program alone: the tracer is not to be under the preload.
-    changes = {name: value for name, value in environment_of(program, folder, preload).items() if name == "LD_PRELOAD"}
+    preloaded = ["-E", f"LD_PRELOAD={harness.LIBRARY}"] if preload else []
     command = ["strace", "-ff", "-qq", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none", "-o", traces / "t",
-               *(word for name, value in changes.items() for word in ("-E", f"{name}={value}")), *program.command]
+               *preloaded, *program.command]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder,
-                          env=environment_of(program, folder, False), check=False, timeout=280)
-    calls = set()
+                          env=environment_of(program, folder), check=False, timeout=280)
+    calls, compiled = set(), False
     for trace in traces.iterdir():
         for line in trace.read_text(encoding="utf-8", errors="replace").splitlines():
+            compiled = compiled or BYTECODE.search(line) is not None
             if not LOADING.search(line):
                 for pattern, replacement in CHANCE:
                     line = re.sub(pattern, replacement, line)
                 calls.add(line)
     shutil.rmtree(traces)
-    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}, calls
+    return {"status": done.returncode, "standard output": steady(done.stdout), "standard error": steady(done.stderr)}, calls, compiled
 
 
 def first_difference(one, other):
@@ -123,10 +120,10 @@ def first_difference(one, other):
 def judge(program, folder):
     """Sentences that say what differs; and what the program did, for the reader."""
     (folder / "test_collected.py").write_text(COLLECTED, encoding="utf-8")
-    without, plain = run(program, folder, False)
-    if any(re.search(r'\.pyc\S*", O_WRONLY', call) for call in plain):
-        without, plain = run(program, folder, False)
-    with_it, preloaded = run(program, folder, True)
+    without, plain, compiled = run(program, folder, False)
+    if compiled:
+        without, plain, _ = run(program, folder, False)
+    with_it, preloaded, _ = run(program, folder, True)
     problems = [f"{name}: {first_difference(str(without[name]), str(with_it[name]))}"
                 for name in without if without[name] != with_it[name]]
     if without["status"] or program.expected not in without["standard output"]:

@@ -22,6 +22,14 @@ def deep(dtype=torch.float32):
     return model.to("cuda", dtype)
 
 
+def give_bf16_moments(optimizer, parameters, amsgrad=False):
+    """Moments in bf16 of fp32 parameters, which PyTorch takes when the state is given so."""
+    for parameter in parameters:
+        optimizer.state[parameter]["step"] = torch.zeros((), device="cuda")
+        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[:3 if amsgrad else 2]:
+            optimizer.state[parameter][name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+
+
 def batch(number, dtype=torch.float32, rows=8):
     """Inputs and targets; the same for the same number."""
     generator = torch.Generator().manual_seed(1000 + number)

@@ -3,7 +3,6 @@
 #ifndef CUBLAS_DEVICE_H
 #define CUBLAS_DEVICE_H
 #include "tests/unit/cublas_support.h"
-#undef UNUSED_OK
 #include "tests/unit/gpusim_driver.h"
 
 UNUSED_OK static void must_blas(cublasStatus_t status, const char *call, int line) {

@@ -1,6 +1,6 @@
 /* What the interpreter needs of the rest of the simulator, small enough to be seen through:
-   device memory is a list of blocks with addresses that mean nothing to the CPU. Included by
-   gpusim_ptx.c, once. */
+   device memory is a list of blocks with addresses that mean nothing to the CPU. Included once
+   by each test of the interpreter. */
 #ifndef GPUSIM_PTX_TEST_H
 #define GPUSIM_PTX_TEST_H
 #include "tests/gpusim/internal.h"

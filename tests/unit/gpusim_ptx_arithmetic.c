@@ -509,11 +509,6 @@ struct check {
   reference *expected;
   enum equality how;
 };
-#define WIDTHS(d, a, b, c)                                                                         \
-  { d, a, b, c }
-#define ALL32 WIDTHS(32, 32, 32, 32)
-#define ALL64 WIDTHS(64, 64, 64, 64)
-#define ALL16 WIDTHS(16, 16, 16, 16)
 static const struct check checks[] = {
 #define CHECK(sentence, instruction, widths, reference, how)                                       \
   {sentence, instruction, widths, reference, how},

@@ -5,10 +5,6 @@
 
 enum { DEVICES = 3, BYTES = 4096 };
 
-static int *ints(CUdeviceptr at) {
-  return view(at);
-}
-
 /* The sum of `value` over a communicator. */
 static int sum_over(ncclComm_t comm, CUstream stream, int value) {
   CUdeviceptr at = device_buffer(BYTES);
@@ -24,10 +20,6 @@ static size_t free_bytes(void) {
   size_t available, all;
   MUST(cuMemGetInfo(&available, &all));
   return available;
-}
-
-static bool mentions(const char *words) {
-  return strstr(ncclGetLastError(NULL), words) != NULL;
 }
 
 /* ---- one process, several devices ---- */

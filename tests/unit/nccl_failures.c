@@ -2,15 +2,9 @@
    says why, and nothing is left behind. */
 #include "tests/unit/nccl_ranks.h"
 #include <dirent.h>
+#include <sched.h>
 
 enum { BYTES = 4 << 20, PROMPT_MS = 5000 };
-
-static bool mentions(const char *words) {
-  bool found = strstr(ncclGetLastError(NULL), words) != NULL;
-  if (!found)
-    printf("# the error is: %s\n", ncclGetLastError(NULL));
-  return found;
-}
 
 static uint64_t now_ms(void) {
   struct timespec time;
@@ -76,17 +70,23 @@ static void killed_in_collective(struct rank *r) {
   check(r, now_ms() - since < PROMPT_MS, "and aborting is quick then");
 }
 
+static unsigned dies_after_us;
+
+/* Its descriptors go, and then it is dead: the other must understand every moment between. */
 static void killed_before_joining(struct rank *r) {
   ncclComm_t comm = (ncclComm_t)1;
   if (r->rank == 0) {
-    await(&r->shared->word[0], 1);
+    while (atomic_load(&r->shared->word[0]) == 0)
+      sched_yield();
+    usleep(dies_after_us);
     raise(SIGKILL);
   }
   atomic_store(&r->shared->word[0], 1);
   check(r,
         ncclCommInitRank(&comm, r->ranks, r->shared->id, r->rank) == ncclRemoteError &&
             comm == NULL && mentions("made the unique id"),
-        "a unique id whose maker died leads nowhere, soon");
+        "a unique id whose maker dies %u us after one starts to join leads nowhere, soon",
+        dies_after_us);
 }
 
 /* What a rank wrote before it went still arrives. */
@@ -236,25 +236,12 @@ static void all_die(struct rank *r) {
 
 /* Whether all died and the folders have as many entries as before. */
 static bool leaves_nothing(void) {
-  struct ranks_shared *shared =
-      mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct ranks_shared *shared = new_shared();
   int files = entries_of("/dev/shm"), temporary = entries_of("/tmp"), killed = 0;
   pid_t children[2];
-  for (int rank = 0; rank < 2; rank++) {
-    children[rank] = fork();
-    if (children[rank] == 0) {
-      struct rank r = {.rank = rank, .ranks = 2, .shared = shared};
-      alarm(60);
-      if (rank == 0) {
-        MUST_NCCL(ncclGetUniqueId(&shared->id));
-        atomic_store(&shared->id_ready, 1);
-      }
-      if (!await(&shared->id_ready, 1))
-        _exit(3);
-      start();
-      all_die(&r);
-    }
-  }
+  fflush(stdout);
+  for (int rank = 0; rank < 2; rank++)
+    children[rank] = fork_rank(shared, rank, 2, all_die, 60);
   await(&shared->word[0], 2);
   for (int rank = 0; rank < 2; rank++) {
     int status = 0;
@@ -276,7 +263,8 @@ static void test_leaves_nothing(void) {
 int main(void) {
   with_ranks(3, killed_while_sending, 1);
   with_ranks(3, killed_in_collective, 0);
-  with_ranks(2, killed_before_joining, 0);
+  for (dies_after_us = 0; dies_after_us < 400; dies_after_us += 40)
+    with_ranks(2, killed_before_joining, 0);
   with_ranks(2, last_words, 0);
   with_ranks(2, aborted, -1);
   with_ranks(2, different_calls, -1);

@@ -95,28 +95,53 @@ UNUSED_OK static CUdeviceptr device_buffer(size_t bytes) {
   return address;
 }
 
-/* One process for each rank. killed: a rank that is expected to die, or -1. */
-UNUSED_OK static void with_ranks(int ranks, void (*body)(struct rank *), int killed) {
+UNUSED_OK static int *ints(CUdeviceptr at) {
+  return view(at);
+}
+
+/* Whether the last error's text has these words. */
+UNUSED_OK static bool mentions(const char *words) {
+  bool found = strstr(ncclGetLastError(NULL), words) != NULL;
+  if (!found)
+    printf("# the error is: %s\n", ncclGetLastError(NULL));
+  return found;
+}
+
+UNUSED_OK static struct ranks_shared *new_shared(void) {
   struct ranks_shared *shared =
       mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED)
+    _exit(4);
+  return shared;
+}
+
+/* A process that is one of `ranks`; it lives for `seconds` at most. */
+UNUSED_OK static pid_t fork_rank(struct ranks_shared *shared, int rank, int ranks,
+                                 void (*body)(struct rank *), unsigned seconds) {
+  pid_t child = fork();
+  if (child != 0)
+    return child;
+  struct rank r = {.rank = rank, .ranks = ranks, .shared = shared};
+  alarm(seconds);
+  if (rank == 0) {
+    MUST_NCCL(ncclGetUniqueId(&shared->id));
+    atomic_store(&shared->id_ready, 1);
+  } else if (!await(&shared->id_ready, 1)) {
+    _exit(3);
+  }
+  start();
+  body(&r);
+  fflush(stdout); /* what it says about failures */
+  _exit(0);
+}
+
+/* One process for each rank. killed: a rank that is expected to die, or -1. */
+UNUSED_OK static void with_ranks(int ranks, void (*body)(struct rank *), int killed) {
+  struct ranks_shared *shared = new_shared();
   pid_t children[MOST_RANKS];
   fflush(stdout);
-  for (int rank = 0; rank < ranks; rank++) {
-    children[rank] = fork();
-    if (children[rank] == 0) {
-      struct rank r = {.rank = rank, .ranks = ranks, .shared = shared};
-      alarm(120);
-      if (rank == 0) {
-        MUST_NCCL(ncclGetUniqueId(&shared->id));
-        atomic_store(&shared->id_ready, 1);
-      } else if (!await(&shared->id_ready, 1)) {
-        _exit(3);
-      }
-      start();
-      body(&r);
-      _exit(0);
-    }
-  }
+  for (int rank = 0; rank < ranks; rank++)
+    children[rank] = fork_rank(shared, rank, ranks, body, 120);
   for (int rank = 0; rank < ranks; rank++) {
     int status = 0;
     waitpid(children[rank], &status, 0);

@@ -4,10 +4,6 @@
 
 enum { SEEN, WORKED }; /* words shared by the ranks */
 
-static int *int_view(CUdeviceptr at) {
-  return view(at);
-}
-
 static void sum(struct rank *r, CUdeviceptr at, CUstream stream) {
   MUST_NCCL(ncclAllReduce((void *)at, (void *)at, 1, ncclInt32, ncclSum, r->comm, stream));
 }
@@ -20,7 +16,7 @@ static int total(const struct rank *r) {
 static void test_asynchronous(struct rank *r, CUfunction store, CUdeviceptr word) {
   struct gate gate = new_gate();
   bool waited = true;
-  *int_view(word) = -1;
+  *ints(word) = -1;
   if (r->rank == 0)
     hold(gate, r->stream);
   MUST(launch_store(store, r->stream, word, (uint32_t)r->rank + 1));
@@ -37,7 +33,7 @@ static void test_asynchronous(struct rank *r, CUfunction store, CUdeviceptr word
   }
   synchronise(r);
   check(r, waited, "a call returns before the work ahead of it is done, on all ranks");
-  check(r, *int_view(copy) == total(r) && *int_view(word) == 0,
+  check(r, *ints(copy) == total(r) && *ints(word) == 0,
         "what was queued before is seen, and what was queued afterwards sees the result");
 }
 
@@ -47,21 +43,21 @@ static void test_other_streams(struct rank *r, CUfunction store, CUdeviceptr wor
   CUstream other;
   bool free_to_work = true;
   MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-  *int_view(word) = r->rank + 1;
+  *ints(word) = r->rank + 1;
   if (r->rank != 0) {
     sum(r, word, r->stream);
     MUST(launch_store(store, other, word + 64, 5));
     if (!with_one_queue())
       MUST(cuStreamSynchronize(other));
     free_to_work = with_one_queue() ||
-                   (*int_view(word + 64) == 5 && cuStreamQuery(r->stream) == CUDA_ERROR_NOT_READY);
+                   (*ints(word + 64) == 5 && cuStreamQuery(r->stream) == CUDA_ERROR_NOT_READY);
     atomic_fetch_add(&r->shared->word[WORKED], 1);
   } else {
     await(&r->shared->word[WORKED], r->ranks - 1);
     sum(r, word, r->stream);
   }
   synchronise(r);
-  check(r, free_to_work && *int_view(word) == total(r),
+  check(r, free_to_work && *ints(word) == total(r),
         "other streams go on while a call waits for a rank that is late");
   MUST(cuStreamDestroy(other));
 }
@@ -72,7 +68,7 @@ static void test_order_of_streams(struct rank *r, CUfunction store, CUdeviceptr 
   struct gate gate = new_gate();
   bool waited = true;
   MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-  *int_view(word) = 0;
+  *ints(word) = 0;
   hold(gate, r->stream);
   MUST(launch_store(store, r->stream, word, (uint32_t)r->rank + 1));
   sum(r, word, r->stream);
@@ -81,7 +77,7 @@ static void test_order_of_streams(struct rank *r, CUfunction store, CUdeviceptr 
   waited = cuStreamQuery(other) == CUDA_ERROR_NOT_READY;
   open_gate(gate);
   MUST(cuStreamSynchronize(other));
-  check(r, waited && *int_view(word) == total(r) * r->ranks,
+  check(r, waited && *ints(word) == total(r) * r->ranks,
         "a call on another stream comes after the one before it");
   MUST(cuStreamDestroy(other));
 }
@@ -92,7 +88,7 @@ static void test_group_of_streams(struct rank *r, CUfunction store, CUdeviceptr 
   struct gate gate = new_gate();
   CUdeviceptr second = word + 64;
   MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-  *int_view(word) = *int_view(second) = 0;
+  *ints(word) = *ints(second) = 0;
   hold(gate, other);
   MUST(launch_store(store, other, second, (uint32_t)r->rank + 1));
   MUST(launch_store(store, r->stream, word, (uint32_t)r->rank + 1));
@@ -107,8 +103,8 @@ static void test_group_of_streams(struct rank *r, CUfunction store, CUdeviceptr 
   MUST(cuStreamSynchronize(other));
   synchronise(r);
   check(r,
-        waited && *int_view(word) == total(r) && *int_view(second) == total(r) &&
-            *int_view(second + 64) == total(r),
+        waited && *ints(word) == total(r) && *ints(second) == total(r) &&
+            *ints(second + 64) == total(r),
         "a group over two streams waits for both, and both for it");
   MUST(cuStreamDestroy(other));
 }
@@ -117,11 +113,11 @@ static void test_default_stream(struct rank *r, CUfunction store, CUdeviceptr wo
   MUST(launch_store(store, NULL, word, (uint32_t)r->rank + 1));
   sum(r, word, NULL);
   MUST(cuStreamSynchronize(NULL));
-  bool legacy = *int_view(word) == total(r);
+  bool legacy = *ints(word) == total(r);
   MUST(launch_store(store, CU_STREAM_PER_THREAD, word, (uint32_t)r->rank + 1));
   sum(r, word, CU_STREAM_PER_THREAD);
   MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-  check(r, legacy && *int_view(word) == total(r),
+  check(r, legacy && *ints(word) == total(r),
         "the legacy and the per-thread default stream work like others");
 }
 
@@ -129,14 +125,14 @@ static void test_default_stream(struct rank *r, CUfunction store, CUdeviceptr wo
 static void test_device_scalar(struct rank *r, CUfunction store, CUdeviceptr word) {
   ncclRedOp_t op;
   CUdeviceptr scalar = word + 64;
-  *int_view(word) = 10;
-  *int_view(scalar) = 0;
+  *ints(word) = 10;
+  *ints(scalar) = 0;
   MUST_NCCL(ncclRedOpCreatePreMulSum(&op, (void *)scalar, ncclInt32, ncclScalarDevice, r->comm));
   MUST(launch_store(store, r->stream, scalar, (uint32_t)r->rank + 2));
   MUST_NCCL(ncclAllReduce((void *)word, (void *)word, 1, ncclInt32, op, r->comm, r->stream));
   MUST_NCCL(ncclRedOpDestroy(op, r->comm));
   synchronise(r);
-  check(r, *int_view(word) == 10 * (total(r) + r->ranks),
+  check(r, *ints(word) == 10 * (total(r) + r->ranks),
         "every rank's own scalar counts, as it is on the device when the sum is made");
 }
 
@@ -153,7 +149,7 @@ static void test_graph(struct rank *r, CUfunction store, CUdeviceptr word) {
     MUST(launch_store(store, r->stream, word, (uint32_t)(r->rank + 1 + run)));
     MUST(cuGraphLaunch(executable, r->stream));
     synchronise(r);
-    good = good && *int_view(word) == total(r) + run * r->ranks;
+    good = good && *ints(word) == total(r) + run * r->ranks;
   }
   check(r, good, "a captured collective is performed by every launch of its graph");
   MUST(cuGraphExecDestroy(executable));
@@ -170,7 +166,7 @@ static void test_full_queue(struct rank *r, CUfunction store, CUdeviceptr word) 
   int expected = 1;
   for (int i = 0; i < 30; i++)
     expected = i % 2 == 0 ? expected * r->ranks : expected;
-  check(r, *int_view(word) == expected, "many calls pass through a short hardware queue");
+  check(r, *ints(word) == expected, "many calls pass through a short hardware queue");
 }
 
 /* Memory taken away while a call that names it is queued. The context answers errors afterwards. */

@@ -63,12 +63,9 @@ static void finish(void) {
 }
 
 static void fill_function(struct report_function *f) {
-  snprintf(f->name, sizeof f->name, "AdamW fp32");
-  snprintf(f->family, sizeof f->family, "torch_fused_adamw");
-  f->metadata_bytes = 3336;
-  snprintf(f->generation, sizeof f->generation, "torch 2.11+");
-  snprintf(f->decay, sizeof f->decay, "fused");
-  snprintf(f->mode, sizeof f->mode, "cpu");
+  report_set(f->generation, sizeof f->generation, "torch 2.11+");
+  report_set(f->decay, sizeof f->decay, "fused");
+  report_set(f->mode, sizeof f->mode, "cpu");
   atomic_store(&f->launches, 12);
   atomic_store(&f->launches_cpu, 11);
 }
@@ -79,8 +76,8 @@ static void test_file(void) {
   tap_ok(!*stderr_of(finish) && valid(), "a report of nothing is valid, and quiet");
   report_add(steps, 84);
   report_add(link_bytes_down, UINT64_MAX - 5);
-  fill_function(report_function_new());
-  fill_function(report_function_new());
+  fill_function(report_function_new("torch_fused_adamw", "AdamW fp32", 3336));
+  fill_function(report_function_new("torch_fused_adamw", "AdamW fp32", 3336));
   report_reason("plain");
   report_reason("%s", "quote \" backslash \\ newline \n tab \t bell \a delete \x7f");
   report_reason("%s", "UTF-8 \xc3\xa4 \xe2\x82\xac \xf0\x9f\x90\xa2");
@@ -125,7 +122,7 @@ static void test_now(void) {
   snprintf(now, sizeof now, "%s/now.json", directory);
   report_reset();
   configure(LOG_QUIET, NULL);
-  fill_function(report_function_new());
+  fill_function(report_function_new("torch_fused_adamw", "AdamW fp32", 3336));
   atomic_store(&report.functions[0].elements, 4096);
   atomic_store(&report.functions[0].elements_host, 1024);
   report_add(moved_out_bytes, 65536);
@@ -137,6 +134,42 @@ static void test_now(void) {
          "a report written in between has the counters so far and none of the end's reasons");
   tap_ok(report_write(&config, "/nowhere/at/all/report.json") == ENOENT,
          "one that can't be written is an errno");
+}
+
+/* Rows change and reports of one path are written by several threads at once. */
+static void *rewrite(void *number) {
+  struct report_function *row = &report.functions[0];
+  char *words = number;
+  for (int i = 0; i < 500; i++) {
+    report_set(row->why, sizeof row->why, "%s %s", words, words);
+    if (report_write(&config, path) != 0)
+      words[0] = '-';
+  }
+  return NULL;
+}
+
+static void test_at_once(void) {
+  static char words[4][100];
+  pthread_t threads[4];
+  report_reset();
+  configure(LOG_QUIET, path);
+  fill_function(report_function_new("torch_fused_adamw", "AdamW fp32", 3336));
+  for (int i = 0; i < 4; i++) {
+    memset(words[i], "abcd"[i], sizeof words[i] - 1);
+    pthread_create(&threads[i], NULL, rewrite, words[i]);
+  }
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
+  bool right = valid();
+  for (int i = 0; i < 4; i++)
+    right &= words[i][0] == "abcd"[i];
+  const char *why = report.functions[0].why;
+  tap_ok(right && strlen(why) == 199 && strspn(why, (char[]){why[0], ' ', 0}) == 199,
+         "rows and reports that several threads write at once are whole");
+  tap_ok(!report_set(report.functions[0].mode, 4, "cpu") &&
+             report_set(report.functions[0].mode, 4, "stream") &&
+             !strcmp(report.functions[0].mode, "str"),
+         "a text is cut to fit, and is news when it was another");
 }
 
 static void test_unwritable(void) {
@@ -370,7 +403,7 @@ static void test_lists(void) {
              report.reason_count == 8,
          "counters, the peak and reasons are right under four threads");
   size_t rows = 0;
-  while (report_function_new())
+  while (report_function_new("family", "name", 0))
     rows++;
   for (int i = 0; i < 100; i++)
     report_reason("many %d", i);
@@ -417,6 +450,7 @@ int main(void) {
   test_special_files();
   test_lost_reader();
   test_now();
+  test_at_once();
   test_announcement();
   test_end_reasons();
   test_exit_line();

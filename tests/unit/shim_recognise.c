@@ -165,35 +165,21 @@ static void test_names(void) {
 }
 
 /* The tensor list as the wheels' sources have it, for the layouts of every release. */
-struct narrow_4 {
-  const void *addresses[4][36];
-  int numel[36];
-  const void *steps[36];
-  unsigned char block_tensor[320];
-  int block_chunk[320];
-  int start;
-};
-#define LIST(name, lists, tensors, blocks, index)                                                  \
+#define LIST(name, lists, tensors, blocks, count, index)                                           \
   struct name {                                                                                    \
     const void *addresses[lists][tensors];                                                         \
-    int64_t numel[tensors];                                                                        \
+    count numel[tensors];                                                                          \
     const void *steps[tensors];                                                                    \
     index block_tensor[blocks];                                                                    \
     int block_chunk[blocks];                                                                       \
     int start;                                                                                     \
   };
-struct narrow_5 {
-  const void *addresses[5][30];
-  int numel[30];
-  const void *steps[30];
-  unsigned char block_tensor[320];
-  int block_chunk[320];
-  int start;
-};
-LIST(middle_4, 4, 36, 320, unsigned char)
-LIST(middle_5, 5, 30, 320, unsigned char)
-LIST(large_4, 4, 252, 2240, uint16_t)
-LIST(large_5, 5, 210, 2240, uint16_t)
+LIST(narrow_4, 4, 36, 320, int, unsigned char)
+LIST(narrow_5, 5, 30, 320, int, unsigned char)
+LIST(middle_4, 4, 36, 320, int64_t, unsigned char)
+LIST(middle_5, 5, 30, 320, int64_t, unsigned char)
+LIST(large_4, 4, 252, 2240, int64_t, uint16_t)
+LIST(large_5, 5, 210, 2240, int64_t, uint16_t)
 
 static void test_lists(void) {
 #define OFFSETS(type)                                                                              \
@@ -401,9 +387,6 @@ static bool numbers_are(const struct arguments *read, bool with_lr_pointer) {
          (uintptr_t)read->found_inf == found_inf;
 }
 
-static CUresult kernel_launched(CUfunction function, unsigned a, unsigned b, unsigned c, unsigned d,
-                                unsigned e, unsigned f, unsigned g, CUstream stream,
-                                void **parameters, void **extra);
 static const struct row *launched_row;
 static unsigned char launched[METADATA_BYTES_MOST + TAIL_BYTES];
 

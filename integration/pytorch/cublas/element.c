@@ -6,7 +6,7 @@
 
 size_t element_bytes(cudaDataType type) {
   switch (type) {
-#define TYPE(name, word, stored, computed)                                                         \
+#define TYPE(name, word, stored)                                                                   \
   case name:                                                                                       \
     return sizeof(stored);
 #include "integration/pytorch/cublas/types.def"
@@ -18,7 +18,7 @@ size_t element_bytes(cudaDataType type) {
 
 const char *element_name(cudaDataType type) {
   switch (type) {
-#define TYPE(name, word, stored, computed)                                                         \
+#define TYPE(name, word, stored)                                                                   \
   case name:                                                                                       \
     return word;
 #include "integration/pytorch/cublas/types.def"

@@ -65,13 +65,11 @@ static cublasStatus_t queue(cublasHandle_t handle, const struct gemm *g) {
   return status == CUBLAS_STATUS_SUCCESS ? work_product(g->call, handle->stream, &p) : status;
 }
 
-/* What alpha and beta are for a compute type; work_check_types refuses the others. */
-static cudaDataType scale_of(cublasComputeType_t compute) {
-  if (compute == CUBLAS_COMPUTE_16F || compute == CUBLAS_COMPUTE_16F_PEDANTIC)
-    return CUDA_R_16F;
-  return compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC ? CUDA_R_64F
-                                                                                 : CUDA_R_32F;
-}
+/* The calls give the same names to what they all have. */
+#define OPERAND(...) ((struct operand){__VA_ARGS__})
+#define QUEUE(name, a, b, c, listed, batch, compute, scale)                                        \
+  queue(handle, &(struct gemm){name, transa, transb, m, n, k, a, b, c, alpha, beta, listed, batch, \
+                               compute, scale})
 
 /* `gemm` is the first function's name. */
 #define GEMM(gemm_name, letter, real, element, compute_type)                                       \
@@ -79,65 +77,25 @@ static cudaDataType scale_of(cublasComputeType_t compute) {
                                cublasOperation_t transb, int m, int n, int k, const real *alpha,   \
                                const real *a, int lda, const real *b, int ldb, const real *beta,   \
                                real *c, int ldc) {                                                 \
-    struct gemm g = {#gemm_name,                                                                   \
-                     transa,                                                                       \
-                     transb,                                                                       \
-                     m,                                                                            \
-                     n,                                                                            \
-                     k,                                                                            \
-                     {a, element, lda, 0},                                                         \
-                     {b, element, ldb, 0},                                                         \
-                     {c, element, ldc, 0},                                                         \
-                     alpha,                                                                        \
-                     beta,                                                                         \
-                     false,                                                                        \
-                     1,                                                                            \
-                     compute_type,                                                                 \
-                     element};                                                                     \
-    return queue(handle, &g);                                                                      \
+    return QUEUE(#gemm_name, OPERAND(a, element, lda, 0), OPERAND(b, element, ldb, 0),             \
+                 OPERAND(c, element, ldc, 0), false, 1, compute_type, element);                    \
   }                                                                                                \
   API cublasStatus_t cublas##letter##gemmStridedBatched(                                           \
       cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,     \
       int k, const real *alpha, const real *a, int lda, long long stride_a, const real *b,         \
       int ldb, long long stride_b, const real *beta, real *c, int ldc, long long stride_c,         \
       int batch) {                                                                                 \
-    struct gemm g = {"cublas" #letter "gemmStridedBatched",                                        \
-                     transa,                                                                       \
-                     transb,                                                                       \
-                     m,                                                                            \
-                     n,                                                                            \
-                     k,                                                                            \
-                     {a, element, lda, stride_a},                                                  \
-                     {b, element, ldb, stride_b},                                                  \
-                     {c, element, ldc, stride_c},                                                  \
-                     alpha,                                                                        \
-                     beta,                                                                         \
-                     false,                                                                        \
-                     batch,                                                                        \
-                     compute_type,                                                                 \
-                     element};                                                                     \
-    return queue(handle, &g);                                                                      \
+    return QUEUE("cublas" #letter "gemmStridedBatched", OPERAND(a, element, lda, stride_a),        \
+                 OPERAND(b, element, ldb, stride_b), OPERAND(c, element, ldc, stride_c), false,    \
+                 batch, compute_type, element);                                                    \
   }                                                                                                \
   API cublasStatus_t cublas##letter##gemmBatched(                                                  \
       cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,     \
       int k, const real *alpha, const real *const a[], int lda, const real *const b[], int ldb,    \
       const real *beta, real *const c[], int ldc, int batch) {                                     \
-    struct gemm g = {"cublas" #letter "gemmBatched",                                               \
-                     transa,                                                                       \
-                     transb,                                                                       \
-                     m,                                                                            \
-                     n,                                                                            \
-                     k,                                                                            \
-                     {a, element, lda, 0},                                                         \
-                     {b, element, ldb, 0},                                                         \
-                     {c, element, ldc, 0},                                                         \
-                     alpha,                                                                        \
-                     beta,                                                                         \
-                     true,                                                                         \
-                     batch,                                                                        \
-                     compute_type,                                                                 \
-                     element};                                                                     \
-    return queue(handle, &g);                                                                      \
+    return QUEUE("cublas" #letter "gemmBatched", OPERAND(a, element, lda, 0),                      \
+                 OPERAND(b, element, ldb, 0), OPERAND(c, element, ldc, 0), true, batch,            \
+                 compute_type, element);                                                           \
   }
 GEMM(cublasSgemm_v2, S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 GEMM(cublasDgemm_v2, D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
@@ -149,22 +107,8 @@ API cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t transa
                                  const void *a, cudaDataType a_type, int lda, const void *b,
                                  cudaDataType b_type, int ldb, const float *beta, void *c,
                                  cudaDataType c_type, int ldc) {
-  struct gemm g = {"cublasSgemmEx",
-                   transa,
-                   transb,
-                   m,
-                   n,
-                   k,
-                   {a, a_type, lda, 0},
-                   {b, b_type, ldb, 0},
-                   {c, c_type, ldc, 0},
-                   alpha,
-                   beta,
-                   false,
-                   1,
-                   CUBLAS_COMPUTE_32F,
-                   CUDA_R_32F};
-  return queue(handle, &g);
+  return QUEUE("cublasSgemmEx", OPERAND(a, a_type, lda, 0), OPERAND(b, b_type, ldb, 0),
+               OPERAND(c, c_type, ldc, 0), false, 1, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 }
 
 API cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
@@ -174,22 +118,8 @@ API cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
                                 cudaDataType c_type, int ldc, cublasComputeType_t compute,
                                 cublasGemmAlgo_t algorithm) {
   (void)algorithm;
-  struct gemm g = {"cublasGemmEx",
-                   transa,
-                   transb,
-                   m,
-                   n,
-                   k,
-                   {a, a_type, lda, 0},
-                   {b, b_type, ldb, 0},
-                   {c, c_type, ldc, 0},
-                   alpha,
-                   beta,
-                   false,
-                   1,
-                   compute,
-                   scale_of(compute)};
-  return queue(handle, &g);
+  return QUEUE("cublasGemmEx", OPERAND(a, a_type, lda, 0), OPERAND(b, b_type, ldb, 0),
+               OPERAND(c, c_type, ldc, 0), false, 1, compute, work_scale_type(compute));
 }
 
 API cublasStatus_t cublasGemmStridedBatchedEx(
@@ -199,22 +129,9 @@ API cublasStatus_t cublasGemmStridedBatchedEx(
     cudaDataType c_type, int ldc, long long stride_c, int batch, cublasComputeType_t compute,
     cublasGemmAlgo_t algorithm) {
   (void)algorithm;
-  struct gemm g = {"cublasGemmStridedBatchedEx",
-                   transa,
-                   transb,
-                   m,
-                   n,
-                   k,
-                   {a, a_type, lda, stride_a},
-                   {b, b_type, ldb, stride_b},
-                   {c, c_type, ldc, stride_c},
-                   alpha,
-                   beta,
-                   false,
-                   batch,
-                   compute,
-                   scale_of(compute)};
-  return queue(handle, &g);
+  return QUEUE("cublasGemmStridedBatchedEx", OPERAND(a, a_type, lda, stride_a),
+               OPERAND(b, b_type, ldb, stride_b), OPERAND(c, c_type, ldc, stride_c), false, batch,
+               compute, work_scale_type(compute));
 }
 
 API cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t transa,
@@ -225,20 +142,8 @@ API cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t 
                                        void *const c[], cudaDataType c_type, int ldc, int batch,
                                        cublasComputeType_t compute, cublasGemmAlgo_t algorithm) {
   (void)algorithm;
-  struct gemm g = {"cublasGemmBatchedEx",
-                   transa,
-                   transb,
-                   m,
-                   n,
-                   k,
-                   {a, a_type, lda, 0},
-                   {b, b_type, ldb, 0},
-                   {c, c_type, ldc, 0},
-                   alpha,
-                   beta,
-                   true,
-                   batch,
-                   compute,
-                   scale_of(compute)};
-  return queue(handle, &g);
+  return QUEUE("cublasGemmBatchedEx", OPERAND(a, a_type, lda, 0), OPERAND(b, b_type, ldb, 0),
+               OPERAND(c, c_type, ldc, 0), true, batch, compute, work_scale_type(compute));
 }
+#undef QUEUE
+#undef OPERAND

@@ -1,12 +1,9 @@
 /* Making handles and setting what they hold. Modes that only trade precision or determinism for
    speed are kept and change nothing: sums are in float or double and always in the same order. */
 #include "integration/pytorch/cublas/handle.h"
-#include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/libraries/driver.h"
 #include "integration/pytorch/libraries/touch.h"
 #include <stdlib.h>
-
-enum { VERSION = 130000 };
 
 cublasStatus_t handle_enter(cublasHandle_t handle) {
   CUcontext current = NULL;
@@ -20,13 +17,7 @@ cublasStatus_t handle_enter(cublasHandle_t handle) {
 
 cublasStatus_t handle_scalar(const char *call, cublasHandle_t handle, const void *value,
                              cudaDataType type, struct scalar *scalar) {
-  if (value == NULL)
-    return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "alpha or beta is NULL");
-  bool on_device = handle->pointer_mode == CUBLAS_POINTER_MODE_DEVICE;
-  *scalar = (struct scalar){.value = on_device ? 0 : element_value(value, type),
-                            .device = on_device ? value : NULL,
-                            .type = type};
-  return CUBLAS_STATUS_SUCCESS;
+  return work_scalar(call, value, handle->pointer_mode == CUBLAS_POINTER_MODE_DEVICE, type, scalar);
 }
 
 API cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
@@ -99,13 +90,12 @@ SETTING(cublasSetSmCountTarget, cublasGetSmCountTarget, int, sm_count_target, AN
 
 /* Nothing here needs one. */
 API cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {
+  (void)bytes;
   if (handle == NULL)
     return CUBLAS_STATUS_NOT_INITIALIZED;
   if ((uintptr_t)workspace % 256 != 0)
     return work_refuse(CUBLAS_STATUS_INVALID_VALUE, "cublasSetWorkspace_v2",
                        "%p isn't a multiple of 256", workspace);
-  handle->workspace = workspace;
-  handle->workspace_bytes = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
 

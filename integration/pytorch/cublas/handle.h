@@ -10,8 +10,6 @@ struct cublasContext {
   cublasPointerMode_t pointer_mode;
   cublasAtomicsMode_t atomics_mode;
   cublasMath_t math_mode;
-  void *workspace;
-  size_t workspace_bytes;
   int sm_count_target;
 };
 
@@ -20,5 +18,4 @@ cublasStatus_t handle_enter(cublasHandle_t);
 /* alpha or beta as the pointer mode has it. */
 cublasStatus_t handle_scalar(const char *call, cublasHandle_t, const void *value, cudaDataType,
                              struct scalar *);
-#define API __attribute__((visibility("default")))
 #endif

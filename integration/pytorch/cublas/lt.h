@@ -20,5 +20,4 @@ struct cublasLtMatmulPreferenceOpaque {
 #include "integration/pytorch/cublas/lt_attributes.def"
 #undef PREFERENCE
 };
-#define API __attribute__((visibility("default")))
 #endif

@@ -2,36 +2,95 @@
    listed, which are of types and scalings that nothing here computes with, are refused. */
 #include "integration/pytorch/cublas/lt.h"
 #include "integration/pytorch/cublas/work.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-static cublasStatus_t set(const char *call, void *member, size_t member_bytes, const void *value,
-                          size_t bytes) {
-  if (value == NULL || bytes != member_bytes)
-    return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "%zu bytes for an attribute of %zu",
-                       bytes, member_bytes);
-  memcpy(member, value, bytes);
-  return CUBLAS_STATUS_SUCCESS;
+struct attribute {
+  int name;
+  size_t offset, bytes;
+};
+
+/* A kind's attributes. */
+struct attributes {
+  const struct attribute *list;
+  size_t count;
+};
+
+/* NULL if the descriptor doesn't have it. */
+static const struct attribute *find(struct attributes all, int name) {
+  const struct attribute *end = all.list + all.count;
+  for (const struct attribute *a = all.list; a < end; a++)
+    if (a->name == name)
+      return a;
+  return NULL;
 }
 
-static cublasStatus_t get(const char *call, const void *member, size_t member_bytes, void *value,
-                          size_t bytes, size_t *written) {
+static cublasStatus_t unknown(const char *call, int name) {
+  return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "attribute %d", name);
+}
+
+static cublasStatus_t check_value(const char *call, const struct attribute *found,
+                                  const void *value, size_t bytes) {
+  if (value != NULL && bytes == found->bytes)
+    return CUBLAS_STATUS_SUCCESS;
+  return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "%zu bytes for an attribute of %zu", bytes,
+                     found->bytes);
+}
+
+static cublasStatus_t set(const char *call, void *descriptor, struct attributes all, int name,
+                          const void *value, size_t bytes) {
+  const struct attribute *found = find(all, name);
+  if (found == NULL)
+    return unknown(call, name);
+  cublasStatus_t status = check_value(call, found, value, bytes);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    memcpy((char *)descriptor + found->offset, value, bytes);
+  return status;
+}
+
+/* Asked with no bytes, it tells how many there are. */
+static cublasStatus_t get(const char *call, const void *descriptor, struct attributes all, int name,
+                          void *value, size_t bytes, size_t *written) {
+  const struct attribute *found = find(all, name);
+  if (found == NULL)
+    return unknown(call, name);
   if (written != NULL)
-    *written = member_bytes;
+    *written = found->bytes;
   if (bytes == 0 && written != NULL)
     return CUBLAS_STATUS_SUCCESS;
-  if (value == NULL || bytes != member_bytes)
-    return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "%zu bytes for an attribute of %zu",
-                       bytes, member_bytes);
-  memcpy(value, member, bytes);
-  return CUBLAS_STATUS_SUCCESS;
+  cublasStatus_t status = check_value(call, found, value, bytes);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    memcpy(value, (const char *)descriptor + found->offset, bytes);
+  return status;
 }
 
-static cublasStatus_t unknown(const char *call, int attribute) {
-  return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "attribute %d", attribute);
-}
+#define DESCRIPTOR(kind, attribute_type, list)                                                     \
+  API cublasStatus_t cublasLt##kind##Destroy(cublasLt##kind##_t descriptor) {                      \
+    free(descriptor);                                                                              \
+    return CUBLAS_STATUS_SUCCESS;                                                                  \
+  }                                                                                                \
+  API cublasStatus_t cublasLt##kind##SetAttribute(                                                 \
+      cublasLt##kind##_t descriptor, attribute_type attribute, const void *value, size_t bytes) {  \
+    return set(__func__, descriptor, (struct attributes){list, sizeof list / sizeof list[0]},      \
+               (int)attribute, value, bytes);                                                      \
+  }                                                                                                \
+  API cublasStatus_t cublasLt##kind##GetAttribute(cublasLt##kind##_t descriptor,                   \
+                                                  attribute_type attribute, void *value,           \
+                                                  size_t bytes, size_t *written) {                 \
+    return get(__func__, descriptor, (struct attributes){list, sizeof list / sizeof list[0]},      \
+               (int)attribute, value, bytes, written);                                             \
+  }
 
 /* ---- the operation ---- */
+
+static const struct attribute matmul_attributes[] = {
+#define MATMUL(attribute, type, member, initial)                                                   \
+  {attribute, offsetof(struct cublasLtMatmulDescOpaque, member), sizeof(type)},
+#include "integration/pytorch/cublas/lt_attributes.def"
+#undef MATMUL
+};
+DESCRIPTOR(MatmulDesc, cublasLtMatmulDescAttributes_t, matmul_attributes)
 
 API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *descriptor,
                                             cublasComputeType_t compute, cudaDataType_t scale) {
@@ -47,38 +106,15 @@ API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *descriptor,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-API cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
-  free(descriptor);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor,
-                                                  cublasLtMatmulDescAttributes_t attribute,
-                                                  const void *value, size_t bytes) {
-  switch (attribute) {
-#define MATMUL(name, type, member, initial)                                                        \
-  case name:                                                                                       \
-    return set(__func__, &descriptor->member, sizeof(type), value, bytes);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef MATMUL
-  }
-  return unknown(__func__, (int)attribute);
-}
-
-API cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t descriptor,
-                                                  cublasLtMatmulDescAttributes_t attribute,
-                                                  void *value, size_t bytes, size_t *written) {
-  switch (attribute) {
-#define MATMUL(name, type, member, initial)                                                        \
-  case name:                                                                                       \
-    return get(__func__, &descriptor->member, sizeof(type), value, bytes, written);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef MATMUL
-  }
-  return unknown(__func__, (int)attribute);
-}
-
 /* ---- a matrix ---- */
+
+static const struct attribute layout_attributes[] = {
+#define LAYOUT(attribute, type, member, initial)                                                   \
+  {attribute, offsetof(struct cublasLtMatrixLayoutOpaque, member), sizeof(type)},
+#include "integration/pytorch/cublas/lt_attributes.def"
+#undef LAYOUT
+};
+DESCRIPTOR(MatrixLayout, cublasLtMatrixLayoutAttribute_t, layout_attributes)
 
 API cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
                                               uint64_t rows, uint64_t columns, int64_t ld) {
@@ -96,38 +132,15 @@ API cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cu
   return CUBLAS_STATUS_SUCCESS;
 }
 
-API cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  free(layout);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-API cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                    cublasLtMatrixLayoutAttribute_t attribute,
-                                                    const void *value, size_t bytes) {
-  switch (attribute) {
-#define LAYOUT(name, type, member, initial)                                                        \
-  case name:                                                                                       \
-    return set(__func__, &layout->member, sizeof(type), value, bytes);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef LAYOUT
-  }
-  return unknown(__func__, (int)attribute);
-}
-
-API cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout,
-                                                    cublasLtMatrixLayoutAttribute_t attribute,
-                                                    void *value, size_t bytes, size_t *written) {
-  switch (attribute) {
-#define LAYOUT(name, type, member, initial)                                                        \
-  case name:                                                                                       \
-    return get(__func__, &layout->member, sizeof(type), value, bytes, written);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef LAYOUT
-  }
-  return unknown(__func__, (int)attribute);
-}
-
 /* ---- preferences, which nothing here depends on ---- */
+
+static const struct attribute preference_attributes[] = {
+#define PREFERENCE(attribute, type, member, initial)                                               \
+  {attribute, offsetof(struct cublasLtMatmulPreferenceOpaque, member), sizeof(type)},
+#include "integration/pytorch/cublas/lt_attributes.def"
+#undef PREFERENCE
+};
+DESCRIPTOR(MatmulPreference, cublasLtMatmulPreferenceAttributes_t, preference_attributes)
 
 API cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
   cublasLtMatmulPreference_t made = preference != NULL ? malloc(sizeof *made) : NULL;
@@ -139,34 +152,4 @@ API cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pr
   *preference = made;
   return CUBLAS_STATUS_SUCCESS;
 }
-
-API cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  free(preference);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
-    cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-    const void *value, size_t bytes) {
-  switch (attribute) {
-#define PREFERENCE(name, type, member, initial)                                                    \
-  case name:                                                                                       \
-    return set(__func__, &preference->member, sizeof(type), value, bytes);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef PREFERENCE
-  }
-  return unknown(__func__, (int)attribute);
-}
-
-API cublasStatus_t cublasLtMatmulPreferenceGetAttribute(
-    cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-    void *value, size_t bytes, size_t *written) {
-  switch (attribute) {
-#define PREFERENCE(name, type, member, initial)                                                    \
-  case name:                                                                                       \
-    return get(__func__, &preference->member, sizeof(type), value, bytes, written);
-#include "integration/pytorch/cublas/lt_attributes.def"
-#undef PREFERENCE
-  }
-  return unknown(__func__, (int)attribute);
-}
+#undef DESCRIPTOR

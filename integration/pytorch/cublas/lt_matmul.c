@@ -1,13 +1,11 @@
 /* cuBLASLt's matrix product: what descriptors say becomes a struct product, or is refused. The
    search for an algorithm answers by the same code, so what it finds can be run. */
-#include "integration/pytorch/cublas/element.h"
 #include "integration/pytorch/cublas/lt.h"
 #include "integration/pytorch/cublas/work.h"
 #include "integration/pytorch/libraries/touch.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 130000 };
 #define REFUSE(status, ...) work_refuse(CUBLAS_STATUS_##status, call, __VA_ARGS__)
 
 /* A cublasHandle_t may stand for it, which has another layout in another library: it is never
@@ -189,14 +187,6 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   return CUBLAS_STATUS_SUCCESS;
 }
 
-static struct scalar scalar_of(cublasLtMatmulDesc_t matmul, const void *value) {
-  cudaDataType type = (cudaDataType)matmul->scale_type;
-  bool on_device = matmul->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
-  return (struct scalar){.value = on_device ? 0 : element_value(value, type),
-                         .device = on_device ? value : NULL,
-                         .type = type};
-}
-
 API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
                                   const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                                   const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
@@ -212,13 +202,15 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
   cublasStatus_t status = describe(call, matmul, a_layout, b_layout, c_layout, d_layout, true, &p);
   if (status != CUBLAS_STATUS_SUCCESS)
     return status;
-  if (alpha == NULL || beta == NULL)
-    return REFUSE(INVALID_VALUE, "alpha or beta is NULL");
+  bool on_device = matmul->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
+  status = work_scalar(call, alpha, on_device, (cudaDataType)matmul->scale_type, &p.alpha);
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = work_scalar(call, beta, on_device, (cudaDataType)matmul->scale_type, &p.beta);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    return status;
   p.a.data = (void *)(uintptr_t)a;
   p.b.data = (void *)(uintptr_t)b;
   p.c.data = (void *)(uintptr_t)c;
   p.d.data = d;
-  p.alpha = scalar_of(matmul, alpha);
-  p.beta = scalar_of(matmul, beta);
   return work_product(call, stream, &p);
 }

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { TILE_COLUMNS = 4, TILE_MOST_ROWS = 16 };
+enum { TILE_COLUMNS = 4 };
 
 /* For each row and column of a tile, with l from 0 to depth - 1 in this order:
      sums[column * stride + row] += a[l * rows + row] * b[l * TILE_COLUMNS + column]

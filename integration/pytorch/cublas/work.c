@@ -52,28 +52,40 @@ static cublasStatus_t refuse_cuda(CUresult result, const char *call, const char 
   return work_refuse(CUBLAS_STATUS_EXECUTION_FAILED, call, "%s: CUDA error %d", what, (int)result);
 }
 
-cublasStatus_t work_check_types(const char *call, cudaDataType a, cudaDataType b, cudaDataType c,
-                                cublasComputeType_t compute, cudaDataType scale) {
-  cudaDataType computed;
+cudaDataType work_scale_type(cublasComputeType_t compute) {
   switch (compute) {
   case CUBLAS_COMPUTE_16F:
   case CUBLAS_COMPUTE_16F_PEDANTIC:
-    computed = CUDA_R_16F;
-    break;
+    return CUDA_R_16F;
   case CUBLAS_COMPUTE_32F:
   case CUBLAS_COMPUTE_32F_PEDANTIC:
   case CUBLAS_COMPUTE_32F_FAST_16F:
   case CUBLAS_COMPUTE_32F_FAST_16BF:
   case CUBLAS_COMPUTE_32F_FAST_TF32:
-    computed = CUDA_R_32F;
-    break;
+    return CUDA_R_32F;
   case CUBLAS_COMPUTE_64F:
   case CUBLAS_COMPUTE_64F_PEDANTIC:
-    computed = CUDA_R_64F;
-    break;
+    return CUDA_R_64F;
   default:
-    return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "compute type %d", (int)compute);
+    return (cudaDataType)-1;
   }
+}
+
+cublasStatus_t work_scalar(const char *call, const void *value, bool on_device, cudaDataType type,
+                           struct scalar *scalar) {
+  if (value == NULL)
+    return work_refuse(CUBLAS_STATUS_INVALID_VALUE, call, "alpha or beta is NULL");
+  *scalar = (struct scalar){.value = on_device ? 0 : element_value(value, type),
+                            .device = on_device ? value : NULL,
+                            .type = type};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t work_check_types(const char *call, cudaDataType a, cudaDataType b, cudaDataType c,
+                                cublasComputeType_t compute, cudaDataType scale) {
+  cudaDataType computed = work_scale_type(compute);
+  if (computed == (cudaDataType)-1)
+    return work_refuse(CUBLAS_STATUS_NOT_SUPPORTED, call, "compute type %d", (int)compute);
   bool same = a == b && element_bytes(a) != 0 && element_bytes(c) != 0 && scale == computed;
   bool good = same && computed == CUDA_R_32F ? a != CUDA_R_64F && (c == a || c == CUDA_R_32F)
                                              : same && a == computed && c == a;

@@ -18,8 +18,16 @@ cublasStatus_t work_vector_now(const char *call, CUstream stream, const struct v
 /* Returns `status`; with GPUSIM_TRACE=1 a line on stderr tells why. */
 __attribute__((format(printf, 3, 4))) cublasStatus_t
 work_refuse(cublasStatus_t status, const char *call, const char *reason, ...);
+/* What alpha and beta are with a compute type; -1 if nothing here computes in it. */
+cudaDataType work_scale_type(cublasComputeType_t);
+/* alpha or beta: read now, or from device memory when the work runs. */
+cublasStatus_t work_scalar(const char *call, const void *value, bool on_device, cudaDataType,
+                           struct scalar *);
 /* Whether a product of these types can be computed: A's and B's, C's and D's, what it is computed
    in, alpha's and beta's. */
 cublasStatus_t work_check_types(const char *call, cudaDataType a, cudaDataType b, cudaDataType c,
                                 cublasComputeType_t compute, cudaDataType scale);
+
+#define API __attribute__((visibility("default")))
+enum { VERSION = 130000 }; /* what both libraries say that they are */
 #endif

@@ -8,7 +8,8 @@ namespace at::native {
 namespace {
 
 template <class opmath>
-__device__ __forceinline__ opmath unscaled(opmath value, float *found_inf, const float *inverse) {
+__host__ __device__ __forceinline__ opmath unscaled(opmath value, float *found_inf,
+                                                    const float *inverse) {
   if (!::isfinite(value))
     *found_inf = 1.f;
   return *inverse == 1.f ? value : value * static_cast<opmath>(*inverse);
@@ -26,31 +27,19 @@ void _amp_foreach_non_finite_check_and_unscale_cuda_(TensorList scaled_grads, at
     [&] {
       multi_tensor_apply<1>(lists, UnaryOpFunctor<double, 1, 1, 0>(),
                             [found, inverse] __host__ __device__(double value) -> double {
-#ifdef __CUDA_ARCH__
                               return unscaled(value, found, inverse);
-#else
-                              return value;
-#endif
                             });
     }();
     [&] {
       multi_tensor_apply<1>(lists, UnaryOpFunctor<float, 1, 1, 0>(),
                             [found, inverse] __host__ __device__(float value) -> float {
-#ifdef __CUDA_ARCH__
                               return unscaled(value, found, inverse);
-#else
-                              return value;
-#endif
                             });
     }();
     [&] {
       multi_tensor_apply<1>(lists, UnaryOpFunctor<c10::Half, 1, 1, 0>(),
                             [found, inverse] __host__ __device__(float value) -> float {
-#ifdef __CUDA_ARCH__
                               return unscaled(value, found, inverse);
-#else
-                              return value;
-#endif
                             });
     }();
   }();

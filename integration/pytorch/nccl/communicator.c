@@ -118,8 +118,7 @@ static ncclResult_t wait_for_notice(const struct communicator_start *start, int 
 
 static void publish(const struct ncclComm *parent, _Atomic uint32_t *word, uint32_t value) {
   atomic_store_explicit(word, value, memory_order_release); /* after what it stands for */
-  for (int rank = 0; rank < parent->ranks; rank++)
-    segment_ring_bell(&parent->segment, rank);
+  segment_ring_bells(&parent->segment);
 }
 
 /* Rank, number of ranks and first rank of the own color, from the notices. */

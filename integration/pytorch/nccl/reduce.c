@@ -23,11 +23,6 @@
 #define FLOAT_GREATEST(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
 #define FLOAT_MEAN(wide, storage, a, ranks) ((a) / (wide)(ranks))
 
-#define SMALL_ADD FLOAT_ADD
-#define SMALL_MULTIPLY FLOAT_MULTIPLY
-#define SMALL_LEAST FLOAT_LEAST
-#define SMALL_GREATEST FLOAT_GREATEST
-#define SMALL_MEAN FLOAT_MEAN
 #define HALF_LOAD(x) number_unpack(x, NUMBER_FLOAT16)
 #define HALF_STORE(x, storage) ((storage)number_pack(x, NUMBER_FLOAT16))
 #define BFLOAT16_LOAD(x) number_unpack(x, NUMBER_BFLOAT16)
@@ -89,13 +84,13 @@ struct fold {
 #define INTEGER_FOLDS(type, storage, wide)                                                         \
   FOLDS(type, storage, wide, INTEGER_LOAD, INTEGER_STORE, INTEGER)
 #define FLOAT_FOLDS(type, storage, wide) FOLDS(type, storage, wide, FLOAT_LOAD, FLOAT_STORE, FLOAT)
-#define HALF_FOLDS(type, storage, wide) FOLDS(type, storage, wide, HALF_LOAD, HALF_STORE, SMALL)
+#define HALF_FOLDS(type, storage, wide) FOLDS(type, storage, wide, HALF_LOAD, HALF_STORE, FLOAT)
 #define BFLOAT16_FOLDS(type, storage, wide)                                                        \
-  FOLDS(type, storage, wide, BFLOAT16_LOAD, BFLOAT16_STORE, SMALL)
+  FOLDS(type, storage, wide, BFLOAT16_LOAD, BFLOAT16_STORE, FLOAT)
 #define FLOAT8_E4M3_FOLDS(type, storage, wide)                                                     \
-  FOLDS(type, storage, wide, FLOAT8_E4M3_LOAD, FLOAT8_E4M3_STORE, SMALL)
+  FOLDS(type, storage, wide, FLOAT8_E4M3_LOAD, FLOAT8_E4M3_STORE, FLOAT)
 #define FLOAT8_E5M2_FOLDS(type, storage, wide)                                                     \
-  FOLDS(type, storage, wide, FLOAT8_E5M2_LOAD, FLOAT8_E5M2_STORE, SMALL)
+  FOLDS(type, storage, wide, FLOAT8_E5M2_LOAD, FLOAT8_E5M2_STORE, FLOAT)
 
 #define TYPE(type, words, storage, wide, family) family##_FOLDS(type, storage, wide)
 #include "integration/pytorch/nccl/types.def"

@@ -23,7 +23,8 @@ enum {
   SMALL_RING_BYTES = 32 << 10,
   NONCE_BYTES = 16,
   STEP_NS = 10000000,
-  LOOK_NS = 50000000
+  LOOK_NS = 50000000,
+  DYING_MS = 200
 };
 static const char magic[8] = "offlnccl";
 
@@ -121,6 +122,11 @@ void segment_ring_bell(const struct segment *segment, int rank) {
   syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void segment_ring_bells(const struct segment *segment) {
+  for (int rank = 0; rank < segment->ranks; rank++)
+    segment_ring_bell(segment, rank);
+}
+
 uint32_t segment_bell(const struct segment *segment) {
   return atomic_load_explicit(&segment->of_rank[segment->self].bell, memory_order_acquire);
 }
@@ -201,8 +207,7 @@ void segment_leave(const struct segment *segment, enum segment_state how) {
   if (!segment->entered)
     return;
   atomic_store_explicit(&segment->of_rank[segment->self].state, how, memory_order_release);
-  for (int rank = 0; rank < segment->ranks; rank++)
-    segment_ring_bell(segment, rank);
+  segment_ring_bells(segment);
 }
 
 /* ---- joining ---- */
@@ -220,20 +225,37 @@ struct segment_ring *segment_ring(const struct segment *segment, int sender, int
   return (struct segment_ring *)(void *)(segment->rings + number * ring_stride(segment));
 }
 
+static ncclResult_t fail_maker_gone(const struct id_contents *id) {
+  return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
+                   (int)id->maker.number);
+}
+
+/* A dying process's descriptors are closed before /proc says that it is dead. */
+static bool maker_dies(const struct id_contents *id) {
+  for (int ms = 0; ms < DYING_MS; ms++) {
+    if (!process_lives(&id->maker))
+      return true;
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return false;
+}
+
 static ncclResult_t open_maker(const struct id_contents *id, int *file) {
   char path[64];
   if (memcmp(id->magic, magic, sizeof magic) != 0)
     return nccl_fail(ncclInvalidArgument, "the unique id is not one of ncclGetUniqueId's");
   snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)id->maker.number, id->descriptor);
   if (!process_lives(&id->maker))
-    return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
-                     (int)id->maker.number);
+    return fail_maker_gone(id);
   *file = open(path, O_RDWR | O_CLOEXEC);
+  int why = errno;
+  if (*file < 0 && maker_dies(id))
+    return fail_maker_gone(id);
   if (*file < 0)
     return nccl_fail(ncclSystemError,
                      "%s: %s; the processes of a communicator must run as one user and see each "
                      "other in /proc, and the maker of the id must not have used it up",
-                     path, strerror(errno));
+                     path, strerror(why));
   return ncclSuccess;
 }
 
@@ -290,8 +312,7 @@ static ncclResult_t enter(struct segment *segment, int device) {
     return nccl_fail(ncclSystemError, "/proc is needed to see whether ranks live");
   atomic_store_explicit(&record->state, SEGMENT_PRESENT, memory_order_release);
   atomic_fetch_add_explicit(&segment->header->joined, 1, memory_order_acq_rel);
-  for (int rank = 0; rank < segment->ranks; rank++)
-    segment_ring_bell(segment, rank);
+  segment_ring_bells(segment);
   return ncclSuccess;
 }
 
@@ -309,8 +330,7 @@ static ncclResult_t wait_for_all(const struct segment *segment, const struct id_
             atomic_load_explicit(&segment->header->joined, memory_order_acquire) != segment->ranks)
           return segment_fail_gone(segment, rank);
       if (!process_lives(&id->maker))
-        return nccl_fail(ncclRemoteError, "the process that made the unique id (%d) is gone",
-                         (int)id->maker.number);
+        return fail_maker_gone(id);
     }
     result = segment_wait_step(&wait, seen);
   }

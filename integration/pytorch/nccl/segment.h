@@ -29,7 +29,7 @@ enum segment_state {
 struct segment_notice {
   _Atomic uint32_t posted; /* number of the split for which color and key hold */
   int color, key;
-  _Atomic uint32_t offered; /* number of the split for which id holds; 0x80000000 added: failed */
+  _Atomic uint32_t offered; /* number of the split for which id holds, or with OFFER_FAILED */
   ncclUniqueId id;
 };
 
@@ -75,6 +75,7 @@ void segment_close(struct segment *segment);
 
 struct segment_ring *segment_ring(const struct segment *segment, int sender, int receiver);
 void segment_ring_bell(const struct segment *segment, int rank);
+void segment_ring_bells(const struct segment *segment);
 /* To be read before looking for what one waits for. */
 uint32_t segment_bell(const struct segment *segment);
 

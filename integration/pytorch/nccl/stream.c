@@ -16,7 +16,6 @@
 #include "integration/pytorch/nccl/error.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct stream_batch {
   struct ncclComm *communicator;
@@ -81,21 +80,21 @@ void stream_unload(struct ncclComm *c) {
     driver.cuModuleUnload(c->module);
 }
 
-static ncclResult_t show_addresses(const struct ncclComm *c, const struct stream_batch *batch,
-                                   CUstream stream) {
+static ncclResult_t show_addresses(const struct ncclComm *c, const struct stream_call *calls,
+                                   size_t count) {
   ncclResult_t result = ncclSuccess;
-  for (size_t at = 0; at < batch->count && result == ncclSuccess; at += WORK_ITEMS) {
+  for (size_t at = 0; at < count && result == ncclSuccess; at += WORK_ITEMS) {
     struct work work = {.scratch = c->scratch, .rank = (uint32_t)c->rank};
     void *parameters[] = {&work};
-    for (size_t i = at; i < batch->count && i < at + WORK_ITEMS; i++) {
-      const struct collective *call = &batch->calls[i];
+    for (size_t i = at; i < count && i < at + WORK_ITEMS; i++) {
+      const struct collective *call = &calls[i].call;
       work.item[work.items++] =
           (struct work_item){(uintptr_t)call->send, (uintptr_t)call->receive,
                              collective_send_bytes(call, c->ranks, c->rank),
                              collective_receive_bytes(call, c->ranks, c->rank)};
     }
-    result = CHECK_CUDA(cuLaunchKernel(c->kernels[batch->calls[at].kind], 1, 1, 1, 1, 1, 1, 0,
-                                       stream, parameters, NULL));
+    result = CHECK_CUDA(cuLaunchKernel(c->kernels[calls[at].call.kind], 1, 1, 1, 1, 1, 1, 0,
+                                       calls[0].stream, parameters, NULL));
   }
   return result;
 }
@@ -133,10 +132,11 @@ static ncclResult_t check_buffer(const void *buffer, size_t bytes, const char *w
   return ncclSuccess;
 }
 
-static ncclResult_t check_buffers(const struct ncclComm *c, const struct stream_batch *batch) {
+static ncclResult_t check_buffers(const struct ncclComm *c, const struct stream_call *calls,
+                                  size_t count) {
   ncclResult_t result = ncclSuccess;
-  for (size_t i = 0; i < batch->count && result == ncclSuccess; i++) {
-    const struct collective *call = &batch->calls[i];
+  for (size_t i = 0; i < count && result == ncclSuccess; i++) {
+    const struct collective *call = &calls[i].call;
     result = check_buffer(call->send, collective_send_bytes(call, c->ranks, c->rank), "read");
     if (result == ncclSuccess)
       result =
@@ -188,40 +188,29 @@ static ncclResult_t part_streams(struct ncclComm *c, const struct stream_call *c
 static ncclResult_t enqueue(struct ncclComm *c, struct stream_batch *batch,
                             const struct stream_call *calls) {
   CUstream stream = calls[0].stream;
+  size_t count = batch->count; /* the host function may have freed the batch before the end */
   bool capturing = false;
-  ncclResult_t result = check_buffers(c, batch);
+  ncclResult_t result = check_buffers(c, calls, count);
   if (result == ncclSuccess)
     result = is_capturing(stream, &capturing);
   batch->captured = capturing;
   if (result == ncclSuccess)
-    result = join_streams(c, calls, batch->count, capturing);
+    result = join_streams(c, calls, count, capturing);
   if (result == ncclSuccess)
-    result = show_addresses(c, batch, stream);
+    result = show_addresses(c, calls, count);
+  if (result == ncclSuccess)
+    result = CHECK_CUDA(cuLaunchHostFunc(stream, perform, batch));
   if (result != ncclSuccess) {
     free(batch);
     return result;
   }
-  /* The host function may have freed the batch before the call returns. */
-  struct stream_batch *again = malloc(sizeof *again + batch->count * sizeof again->calls[0]);
-  if (again == NULL) {
-    free(batch);
-    return nccl_fail(ncclSystemError, "out of memory");
+  if (capturing) {
+    batch->next = c->captured;
+    c->captured = batch;
   }
-  memcpy(again, batch, sizeof *again + batch->count * sizeof again->calls[0]);
-  result = CHECK_CUDA(cuLaunchHostFunc(stream, perform, batch));
-  if (result != ncclSuccess) {
-    free(batch);
-  } else {
-    if (capturing) {
-      batch->next = c->captured;
-      c->captured = batch;
-    }
-    ncclResult_t shown = show_addresses(c, again, stream);
-    result = part_streams(c, calls, again->count, capturing);
-    result = shown != ncclSuccess ? shown : result;
-  }
-  free(again);
-  return result;
+  ncclResult_t shown = show_addresses(c, calls, count);
+  result = part_streams(c, calls, count, capturing);
+  return shown != ncclSuccess ? shown : result;
 }
 
 ncclResult_t stream_submit(struct ncclComm *c, const struct stream_call *calls, size_t count) {

@@ -54,7 +54,7 @@ static ncclResult_t fail_unlike(const struct segment *segment, int peer,
                    segment->self, own_words, peer, their_words);
 }
 
-/* The receiver's message comes into `came`, as far as it is there; it is checked when whole. */
+/* Reads the sender's message once all of it is there, and checks it. */
 static ncclResult_t receive_message(const struct segment *segment, struct segment_ring *ring,
                                     struct transfer *t, size_t *moved) {
   struct transfer_message came;

@@ -284,12 +284,6 @@ int main(int count, char **words) {
   CU(cuInit(0));
   kernel_path = words[1];
   open_all();
-  for (int i = 2; i < count; i++) {
-    static char none[] = "";
-    char *parts[] = {none, none, none}, *rest = words[i];
-    for (int k = 0; k < 3 && rest; k++)
-      parts[k] = strsep(&rest, ":");
-    run(parts);
-  }
+  run_words(count - 2, words + 2, run);
   return 0;
 }

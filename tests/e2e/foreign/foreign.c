@@ -440,13 +440,8 @@ int main(int count, char **words) {
                : !strcmp(kind, "segment") ? in_segment
                : !strcmp(kind, "pool")    ? in_pool
                                           : in_managed);
-  for (int i = kind ? 3 : 2; i < count; i++) {
-    static char none[] = "";
-    char *parts[] = {none, none, none}, *rest = words[i];
-    for (int k = 0; k < 3 && rest; k++)
-      parts[k] = strsep(&rest, ":");
-    run(parts);
-  }
+  const int first = kind ? 3 : 2;
+  run_words(count - first, words + first, run);
   CU(cuCtxSynchronize());
   return 0;
 }

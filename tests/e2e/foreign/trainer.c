@@ -3,18 +3,14 @@
 
 _Static_assert((int)ELEMENTS == (int)ADAM_CHUNK_ELEMENTS, "one block steps the tensor");
 
-const char *cu_name(CUresult result) {
-  const char *name = NULL;
-  (void)cuGetErrorName(result, &name);
-  return name ? name : "?";
-}
-
-void cu_check(CUresult result, const char *file, int line, const char *call) {
-  if (result == CUDA_SUCCESS)
-    return;
-  fprintf(stderr, "%s:%d: %s: %s\n", file, line, call, cu_name(result));
-  (void)fflush(stdout);
-  exit(2);
+void run_words(int count, char **words, void (*run)(char **parts)) {
+  for (int i = 0; i < count; i++) {
+    static char none[] = "";
+    char *parts[WORD_PARTS] = {none, none, none}, *rest = words[i];
+    for (int k = 0; k < WORD_PARTS && rest; k++)
+      parts[k] = strsep(&rest, ":");
+    run(parts);
+  }
 }
 
 CUfunction copy_kernel(void) {
@@ -38,14 +34,11 @@ CUfunction copy_kernel(void) {
 void trainer_allocate(struct trainer *trainer, allocate_function *allocate) {
   CUdeviceptr *arrays[] = {&trainer->p, &trainer->g, &trainer->m, &trainer->v};
   static float numbers[ELEMENTS];
-  uint64_t state = 88172645463325252u;
+  uint64_t state = ADAM_RANDOM_STATE;
   for (int list = 0; list < 4; list++) {
     CU(allocate(arrays[list], ARRAY_BYTES));
     for (int i = 0; i < ELEMENTS; i++) {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
-      const float random = (float)(state >> 40) / 16777216.0f;
+      const float random = adam_random(&state);
       numbers[i] = list == 0 ? random - 0.5f : random * 0.01f;
     }
     CU(cuMemcpyHtoD(*arrays[list], numbers, ARRAY_BYTES));
@@ -76,10 +69,7 @@ void trainer_launch_adam(const struct trainer *trainer, CUstream stream) {
 }
 
 void trainer_step(struct trainer *trainer, CUstream stream) {
-  const float number = (float)++trainer->steps;
-  unsigned bits;
-  memcpy(&bits, &number, 4);
-  CU(cuMemsetD32Async(trainer->step, bits, 1, stream));
+  CU(adam_set(trainer->step, (float)++trainer->steps, 1, stream));
   trainer_launch_adam(trainer, stream);
 }
 

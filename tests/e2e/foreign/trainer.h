@@ -5,9 +5,15 @@
 #define TRAINER_H
 #include "tests/e2e/adam_list.h"
 
-#define CU(call) cu_check((call), __FILE__, __LINE__, #call)
-void cu_check(CUresult, const char *file, int line, const char *call);
-const char *cu_name(CUresult);
+#define CU(call)                                                                                   \
+  do {                                                                                             \
+    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
+      exit(2);                                                                                     \
+  } while (0)
+
+/* Does words in order, each cut at its colons; a part that isn't there is empty. */
+enum { WORD_PARTS = 3 };
+void run_words(int count, char **words, void (*run)(char **parts));
 
 enum { ELEMENTS = 65536, ARRAY_BYTES = 4 * ELEMENTS }; /* of each array */
 

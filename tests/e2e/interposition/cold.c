@@ -64,16 +64,7 @@ static int by_runtime(void) {
 
 static int direct(void) {
 #ifdef DIRECT
-  const struct way way = {.cuInit = cuInit,
-                          .cuDeviceGet = cuDeviceGet,
-                          .cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain,
-                          .cuCtxSetCurrent = cuCtxSetCurrent,
-                          .cuMemAlloc_v2 = cuMemAlloc,
-                          .cuMemcpyHtoD_v2 = cuMemcpyHtoD,
-                          .cuMemcpyDtoH_v2 = cuMemcpyDtoH,
-                          .cuMemGetAddressRange_v2 = cuMemGetAddressRange,
-                          .cuMemFree_v2 = cuMemFree};
-  return way_use(&way);
+  return way_use_linked();
 #else
   return by_library();
 #endif

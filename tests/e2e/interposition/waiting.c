@@ -22,16 +22,7 @@ static int look_up(void) {
 }
 
 void *at_load(void *unused) {
-  const struct way way = {.cuInit = cuInit,
-                          .cuDeviceGet = cuDeviceGet,
-                          .cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain,
-                          .cuCtxSetCurrent = cuCtxSetCurrent,
-                          .cuMemAlloc_v2 = cuMemAlloc,
-                          .cuMemcpyHtoD_v2 = cuMemcpyHtoD,
-                          .cuMemcpyDtoH_v2 = cuMemcpyDtoH,
-                          .cuMemGetAddressRange_v2 = cuMemGetAddressRange,
-                          .cuMemFree_v2 = cuMemFree};
-  failed = strcmp(what, "use") ? look_up() : way_use(&way);
+  failed = strcmp(what, "use") ? look_up() : way_use_linked();
   return unused;
 }
 

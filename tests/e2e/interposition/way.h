@@ -79,4 +79,13 @@ __attribute__((unused)) static int way_use(const struct way *way) {
   free(out);
   return failed;
 }
+
+/* The same in what is linked against the driver, by the names of cuda.h. `inline`, so that a program
+   which isn't linked and doesn't call this has no references to them. */
+static inline int way_use_linked(void) {
+#define DRIVER(symbol, function, version) .symbol = function,
+  const struct way way = {DRIVER_FUNCTIONS};
+#undef DRIVER
+  return way_use(&way);
+}
 #endif

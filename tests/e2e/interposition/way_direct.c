@@ -7,14 +7,5 @@
 #endif
 int USE(void);
 int USE(void) {
-  const struct way way = {.cuInit = cuInit,
-                          .cuDeviceGet = cuDeviceGet,
-                          .cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain,
-                          .cuCtxSetCurrent = cuCtxSetCurrent,
-                          .cuMemAlloc_v2 = cuMemAlloc,
-                          .cuMemcpyHtoD_v2 = cuMemcpyHtoD,
-                          .cuMemcpyDtoH_v2 = cuMemcpyDtoH,
-                          .cuMemGetAddressRange_v2 = cuMemGetAddressRange,
-                          .cuMemFree_v2 = cuMemFree};
-  return way_use(&way);
+  return way_use_linked();
 }

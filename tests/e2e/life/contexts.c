@@ -9,12 +9,6 @@
 enum { MOST = 4 };
 static struct trainer trainers[MOST];
 
-static void train(unsigned steps) {
-  start(0);
-  CU(trainer_open(&trainers[0], kernel_path, 0));
-  CU(trainer_steps(&trainers[0], steps));
-}
-
 /* ---- the primary context ends ---- */
 
 static CUresult reset_device(void) {
@@ -32,7 +26,7 @@ static void *call_end(void *end) {
 /* Twice, each time with steps in flight; the training that follows begins anew. */
 static void ends(CUresult (*end)(void), bool elsewhere) {
   for (unsigned round = 0; round < 3; round++) {
-    train(4 + round);
+    train(&trainers[0], 4 + round);
     if (round == 1)
       print_hash("before", &trainers[0]);
     if (elsewhere) {
@@ -43,7 +37,7 @@ static void ends(CUresult (*end)(void), bool elsewhere) {
     }
     printf("old handles: %d\n", (int)cuStreamQuery(trainers[0].stream) != CUDA_SUCCESS);
   }
-  train(5);
+  train(&trainers[0], 5);
   print_hash("after", &trainers[0]);
 }
 static void reset(const char *unused) {
@@ -76,7 +70,7 @@ static void reset_under(const char *unused) {
   (void)unused;
   for (int round = 0; round < 3; round++) {
     pthread_t thread;
-    train(2);
+    train(&trainers[0], 2);
     atomic_store(&launched, 0);
     CHECK(pthread_create(&thread, NULL, until_error, NULL) == 0);
     while (atomic_load(&launched) < 3)
@@ -85,27 +79,22 @@ static void reset_under(const char *unused) {
     CHECK(pthread_join(thread, NULL) == 0);
     printf("the other thread ended\n");
   }
-  train(5);
+  train(&trainers[0], 5);
   print_hash("after", &trainers[0]);
 }
 
 /* A kernel reads nothing's address, and the steps behind it never come. Nobody asks before the context
    ends. */
 static void lost_then(CUresult (*end)(void)) {
-  static const char image[] =
-      ".version 6.5\n.target sm_70\n.address_size 64\n.visible .entry bad() { .reg .b64 a; .reg "
-      ".b32 b; mov.u64 a, 64; ld.global.u32 b, [a]; st.global.u32 [a], b; ret; }\n";
-  CUmodule module;
   CUfunction bad;
-  train(3);
+  train(&trainers[0], 3);
   print_hash("before", &trainers[0]);
-  CU(cuModuleLoadData(&module, image));
-  CU(cuModuleGetFunction(&bad, module, "bad"));
+  CU(adam_load_bad(&bad));
   CU(trainer_steps(&trainers[0], 2)); /* so that those behind are queued before it runs */
   CU(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, trainers[0].stream, NULL, NULL));
   (void)trainer_steps(&trainers[0], 1);
   printf("end: %d\n", (int)end());
-  train(5);
+  train(&trainers[0], 5);
   print_hash("after", &trainers[0]);
 }
 static void lost_then_release(const char *unused) {
@@ -192,7 +181,7 @@ static void device_threads(const char *unused) {
 /* The module with the Adam kernel itself goes while its launches are queued, and comes again. */
 static void unload(const char *unused) {
   (void)unused;
-  train(3);
+  train(&trainers[0], 3);
   for (int i = 0; i < 3; i++) {
     CU(trainer_unload(&trainers[0]));
     CU(trainer_load(&trainers[0], kernel_path));
@@ -203,7 +192,7 @@ static void unload(const char *unused) {
 
 /* Libraries with kernels of their own come and go, with steps in flight and without. */
 static void libraries(const char *path) {
-  train(2);
+  train(&trainers[0], 2);
   for (int i = 0; i < 4; i++) {
     CU(trainer_steps(&trainers[0], 1));
     if (i % 2)

@@ -6,12 +6,6 @@
 
 static struct trainer trainer;
 
-/* Steps are in flight afterwards: nothing has waited for the last. */
-static void train(unsigned steps) {
-  start(0);
-  CU(trainer_open(&trainer, kernel_path, 0));
-  CU(trainer_steps(&trainer, steps));
-}
 static void in_flight(void) {
   printf("in flight: %s\n", cuStreamQuery(trainer.stream) == CUDA_ERROR_NOT_READY ? "yes" : "no");
   (void)fflush(stdout);
@@ -19,24 +13,24 @@ static void in_flight(void) {
 
 static void exits(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   in_flight();
   exit(7);
 }
 static void aborts(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   in_flight();
   abort();
 }
 static void quick(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   in_flight();
   quick_exit(8);
 }
 static void killed(const char *number) {
-  train(4);
+  train(&trainer, 4);
   in_flight();
   raise(atoi(number));
 }
@@ -44,7 +38,7 @@ static void killed(const char *number) {
 /* Somebody else kills it, at any moment. */
 static void lives_on(const char *unused) {
   (void)unused;
-  train(3);
+  train(&trainer, 3);
   printf("training\n");
   (void)fflush(stdout);
   for (;;)
@@ -68,7 +62,7 @@ static void saves(const char *path) {
   const struct sigaction action = {.sa_handler = on_term};
   pthread_t thread;
   CHECK(sigaction(SIGTERM, &action, NULL) == 0);
-  train(3);
+  train(&trainer, 3);
   CHECK(pthread_create(&thread, NULL, terminate_soon, NULL) == 0);
   while (!asked || trainer.step < 8)
     if (trainer.step < 8)
@@ -88,7 +82,7 @@ static void exits_in_handler(const char *unused) {
   (void)unused;
   const struct sigaction action = {.sa_handler = on_term_exit};
   CHECK(sigaction(SIGTERM, &action, NULL) == 0);
-  train(4);
+  train(&trainer, 4);
   in_flight();
   raise(SIGTERM);
 }
@@ -99,7 +93,7 @@ static void exits_in_step(const char *unused) {
   const struct sigaction action = {.sa_handler = on_term_exit};
   pthread_t thread;
   sigset_t term;
-  train(3);
+  train(&trainer, 3);
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
   CHECK(pthread_sigmask(SIG_BLOCK, &term, NULL) == 0); /* of the thread, which inherits it */
@@ -112,15 +106,13 @@ static void exits_in_step(const char *unused) {
 /* From some launch on the GPU answers nothing but an error, of which a call tells at once. */
 static void lost(const char *unused) {
   (void)unused;
-  train(2);
+  train(&trainer, 2);
   CUresult result = CUDA_SUCCESS;
   for (int i = 0; i < 10 && result == CUDA_SUCCESS; i++) {
     CU(trainer_number(&trainer));
     result = trainer_launch(&trainer);
   }
-  const char *name = NULL;
-  cuGetErrorName(result, &name);
-  printf("launch: %s\n", name);
+  printf("launch: %s\n", cu_name(result));
   for (int i = 0; i < 3; i++) /* again and again it is the driver that is asked */
     printf("again: %d\n", (int)trainer_launch(&trainer));
   exit(9);

@@ -100,37 +100,28 @@ static void children(void) {
   wait_for(child, "abort");
 }
 
-static void train(unsigned steps) {
-  start(0);
-  CU(trainer_open(&trainer, kernel_path, 0));
-  CU(trainer_steps(&trainer, steps));
-}
-
-/* The parent never touches CUDA. */
-static void child_trains(const char *unused) {
-  (void)unused;
+static void train_in_child(void) {
   const pid_t child = fork();
   if (child == 0) {
-    train(5);
+    train(&trainer, 5);
     print_hash("child", &trainer);
     exit(0);
   }
   wait_for(child, "child");
 }
 
+/* The parent never touches CUDA. */
+static void child_trains(const char *unused) {
+  (void)unused;
+  train_in_child();
+}
+
 /* Two children and then the parent train, each in a process of its own. */
 static void all_train(const char *unused) {
   (void)unused;
-  for (int i = 0; i < 2; i++) {
-    const pid_t child = fork();
-    if (child == 0) {
-      train(5);
-      print_hash("child", &trainer);
-      exit(0);
-    }
-    wait_for(child, "child");
-  }
-  train(6);
+  for (int i = 0; i < 2; i++)
+    train_in_child();
+  train(&trainer, 6);
   print_hash("parent", &trainer);
 }
 
@@ -146,7 +137,7 @@ static void before_steps(const char *unused) {
 /* State is on the host and pinned memory exists; nothing is in flight. */
 static void between_steps(const char *unused) {
   (void)unused;
-  train(3);
+  train(&trainer, 3);
   print_hash("parent", &trainer);
   children();
   CU(trainer_steps(&trainer, 3));
@@ -156,7 +147,7 @@ static void between_steps(const char *unused) {
 /* A step is in flight at each fork. */
 static void in_step(const char *unused) {
   (void)unused;
-  train(2);
+  train(&trainer, 2);
   for (int i = 0; i < 3; i++) {
     CU(trainer_steps(&trainer, 1));
     CHECK(cuStreamQuery(trainer.stream) == CUDA_ERROR_NOT_READY);
@@ -193,7 +184,7 @@ static void during_launches(const char *unused) {
   (void)unused;
   pthread_t thread;
   void *failed = NULL;
-  train(2);
+  train(&trainer, 2);
   atomic_store(&training, true);
   CHECK(pthread_create(&thread, NULL, fork_often, NULL) == 0);
   for (int i = 0; i < 20; i++) {
@@ -213,28 +204,27 @@ static void *unused_stack(void) {
   CHECK(stack);
   return stack + (1 << 18);
 }
-/* Leaves by exit, which runs what the parent registered with atexit. */
-static int leave(void *asks) {
+/* Asks the driver, and leaves by exit, which runs what the parent registered with atexit. Allocates
+   nothing: no handler has made sure that another thread of the parent didn't hold the heap's lock. */
+static int leave(void *unused) {
   size_t bytes;
-  if (!asks)
-    exit(3);
+  (void)unused;
   const int answer = (int)cuMemGetAddressRange(NULL, &bytes, trainer.arrays[2]);
-  exit(answer == (int)trainer_launch(&trainer) ? answer : 99);
+  exit(answer == (int)cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) ? answer : 99);
 }
-/* `asks`: the driver; the simulated one knows its children by their numbers. */
-static void by_clone(int flags, bool asks) {
+static void by_clone(int flags) {
   (void)fflush(stdout);
-  const pid_t child = clone(leave, unused_stack(), flags | SIGCHLD, asks ? &trainer : NULL);
+  const pid_t child = clone(leave, unused_stack(), flags | SIGCHLD, NULL);
   int status = 1;
   CHECK(child > 0 && waitpid(child, &status, 0) == child);
   printf("child %d: exit %d\n", getpid() == 1, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 static void clone_child(const char *unused) {
   (void)unused;
-  train(3);
-  by_clone(0, true);
+  train(&trainer, 3);
+  by_clone(0);
   CU(trainer_steps(&trainer, 2));
-  by_clone(0, true);
+  by_clone(0);
   print_hash("parent", &trainer);
 }
 /* As process 1 of a namespace, with children that are process 1 of their own. */
@@ -244,8 +234,8 @@ static void clone_namespace(const char *unused) {
   const pid_t child = fork();
   if (child == 0) {
     CHECK(getpid() == 1);
-    train(3);
-    by_clone(CLONE_NEWPID, false);
+    train(&trainer, 3);
+    by_clone(CLONE_NEWPID);
     CU(trainer_steps(&trainer, 2));
     print_hash("process 1", &trainer);
     exit(0);
@@ -256,26 +246,26 @@ static void clone_namespace(const char *unused) {
 /* The program begins anew while a step is in flight. */
 static void exec_in_step(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   const char *const words[] = {"forks", kernel_path, "train", NULL};
   (void)fflush(stdout);
   execv("/proc/self/exe", (char *const *)(uintptr_t)words);
 }
 static void plainly(const char *unused) {
   (void)unused;
-  train(5);
+  train(&trainer, 5);
   print_hash("program", &trainer);
 }
 
 static void daemon_first(const char *unused) {
   (void)unused;
   CHECK(daemon(1, 1) == 0);
-  train(5);
+  train(&trainer, 5);
   print_hash("daemon", &trainer);
 }
 static void daemon_in_step(const char *unused) {
   (void)unused;
-  train(4);
+  train(&trainer, 4);
   CHECK(daemon(1, 1) == 0);
   ordinary_child("daemon");
 }

@@ -8,13 +8,8 @@
 
 #define CU(call)                                                                                   \
   do {                                                                                             \
-    const CUresult cu_result = (call);                                                             \
-    if (cu_result != CUDA_SUCCESS) {                                                               \
-      const char *cu_name = NULL;                                                                  \
-      cuGetErrorName(cu_result, &cu_name);                                                         \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cu_name ? cu_name : "?");      \
+    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
       _exit(2);                                                                                    \
-    }                                                                                              \
   } while (0)
 
 #define CHECK(condition)                                                                           \
@@ -33,6 +28,13 @@ static inline void start(int device) {
   CU(cuInit(0));
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
+}
+
+/* A training on the first device; its last steps are in flight afterwards. */
+static inline void train(struct trainer *trainer, unsigned steps) {
+  start(0);
+  CU(trainer_open(trainer, kernel_path, 0));
+  CU(trainer_steps(trainer, steps));
 }
 
 static inline void print_hash(const char *what, struct trainer *trainer) {

@@ -10,12 +10,6 @@
 
 static struct trainer trainer;
 
-static void train(unsigned steps) {
-  start(0);
-  CU(trainer_open(&trainer, kernel_path, 0));
-  CU(trainer_steps(&trainer, steps));
-}
-
 /* ---- cancellation ---- */
 
 static _Atomic int launching; /* the step at which the other thread is */
@@ -47,7 +41,7 @@ static void cancel(const char *at) {
   int steps = 5;
   pthread_t thread;
   void *result = NULL;
-  train(1);
+  train(&trainer, 1);
   CHECK(pthread_create(&thread, NULL, launches, &steps) == 0);
   while (atomic_load(&launching) < atoi(at))
     usleep(100);
@@ -73,7 +67,7 @@ static void interrupted(const char *unused) {
   const struct sigaction action = {.sa_handler = on_alarm};
   const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
   CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
-  train(8);
+  train(&trainer, 8);
   print_hash("program", &trainer);
   CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
   printf("%s\n", atomic_load(&alarms) > 5 ? "interrupted" : "left alone");
@@ -92,7 +86,7 @@ static void *steps_for_ever(void *unused) {
 static void exit_beside(const char *unused) {
   (void)unused;
   pthread_t thread;
-  train(2);
+  train(&trainer, 2);
   CHECK(pthread_create(&thread, NULL, steps_for_ever, NULL) == 0);
   while (atomic_load(&launching) < 4)
     usleep(100);

@@ -32,15 +32,11 @@ static CUresult make_tensors(struct trainer *trainer) {
 
 static CUresult fill(struct trainer *trainer, uint64_t seed) {
   float *numbers = malloc(trainer->floats * 4);
-  uint64_t state = 88172645463325252u + seed;
+  uint64_t state = ADAM_RANDOM_STATE + seed;
   CUresult result = CUDA_SUCCESS;
   for (int list = 0; list < 2 && result == CUDA_SUCCESS; list++) {
-    for (size_t i = 0; i < trainer->floats; i++) {
-      state ^= state << 13;
-      state ^= state >> 7;
-      state ^= state << 17;
-      numbers[i] = ((float)(state >> 40) / 8388608.0f - 1.0f) * (list ? 0.01f : 1.0f);
-    }
+    for (size_t i = 0; i < trainer->floats; i++)
+      numbers[i] = (adam_random(&state) * 2 - 1) * (list ? 0.01f : 1.0f);
     result = cuMemcpyHtoD(trainer->arrays[list], numbers, trainer->floats * 4);
   }
   free(numbers);
@@ -70,10 +66,7 @@ CUresult trainer_open(struct trainer *trainer, const char *ptx_path, uint64_t se
 }
 
 CUresult trainer_number(struct trainer *trainer) {
-  const float number = (float)++trainer->step;
-  uint32_t bits;
-  memcpy(&bits, &number, 4);
-  return cuMemsetD32Async(trainer->steps, bits, TRAINER_TENSORS, trainer->stream);
+  return adam_set(trainer->steps, (float)++trainer->step, TRAINER_TENSORS, trainer->stream);
 }
 
 CUresult trainer_launch(struct trainer *trainer) {

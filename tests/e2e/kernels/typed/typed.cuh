@@ -174,30 +174,22 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
 }
 
 #if TYPED_RELEASE >= 23
-template <typename T, int depth, ADAM_MODE mode, bool amsgrad> struct FusedAdamMathFunctor {
+template <typename P, typename M, int depth, ADAM_MODE mode> struct Step {
   __device__ void operator()(FusedOptimizerTensorListMetadata<depth> &metadata,
                              const float *lr_pointer, double lr, double beta1, double beta2,
                              double decay, double eps, bool maximize, const float *grad_scale,
                              const float *found_inf) {
-    run<T, T>(
+    run<P, M>(
         metadata,
         {lr_pointer ? *lr_pointer : lr, beta1, beta2, decay, eps, maximize, grad_scale, found_inf},
         mode == ADAM_MODE::ADAMW);
   }
 };
+template <typename T, int depth, ADAM_MODE mode, bool amsgrad>
+struct FusedAdamMathFunctor : Step<T, T, depth, mode> {};
 template <typename scalar, typename param, typename grad, typename exp_avg, typename exp_avg_sq,
           typename max_sq, int depth, ADAM_MODE mode, bool amsgrad>
-struct FusedAdamMathFunctorMP {
-  __device__ void operator()(FusedOptimizerTensorListMetadata<depth> &metadata,
-                             const float *lr_pointer, double lr, double beta1, double beta2,
-                             double decay, double eps, bool maximize, const float *grad_scale,
-                             const float *found_inf) {
-    run<param, exp_avg>(
-        metadata,
-        {lr_pointer ? *lr_pointer : lr, beta1, beta2, decay, eps, maximize, grad_scale, found_inf},
-        mode == ADAM_MODE::ADAMW);
-  }
-};
+struct FusedAdamMathFunctorMP : Step<param, exp_avg, depth, mode> {};
 #else
 template <typename T, int depth> struct FusedAdamMathFunctor {
   __device__ void operator()(FusedOptimizerTensorListMetadata<depth> &metadata,
