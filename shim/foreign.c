@@ -85,7 +85,7 @@ const struct foreign *foreign_of(CUfunction function, const char *name) {
   size_t offset;
   while (foreign->parameters < COUNTED_PARAMETERS &&
          image_parameter(function, foreign->parameters, &offset,
-                             &foreign->parameter_bytes[foreign->parameters]))
+                         &foreign->parameter_bytes[foreign->parameters]))
     foreign->parameters++;
   if (kind->count != COUNT_LIST)
     return foreign;

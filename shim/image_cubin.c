@@ -160,6 +160,7 @@ size_t image_cubin_bytes(const uint8_t *bytes) {
   if (!file.count && header.e_shoff)
     file.count = section(&file, 0).sh_size;
   size_t size = larger(sizeof header, header.e_shoff, file.count * sizeof(Elf64_Shdr));
+  size = larger(size, header.e_phoff, (uint64_t)header.e_phnum * header.e_phentsize);
   for (uint64_t i = 0; i < file.count; i++) {
     const Elf64_Shdr one = section(&file, i);
     if (one.sh_type != SHT_NOBITS && one.sh_type != SHT_NULL)

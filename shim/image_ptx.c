@@ -130,7 +130,9 @@ static void entry(struct image_walk *walk, struct text *text) {
   const struct token name = next(text);
   struct image_kernel kernel = {.name = name.at, .name_bytes = name.bytes, .known = true};
   struct text ahead = *text;
-  bool last = !is(next(&ahead), "(");
+  const struct token open = next(&ahead);
+  bool last = !is(open, "("); /* without parameters, unless the text ends here */
+  kernel.known = open.bytes != 0;
   if (!last) {
     *text = ahead;
     last = is(next(&ahead), ")");

@@ -241,10 +241,11 @@ static void report_layout(const struct parts *parts, const char *unread, unsigne
     return;
   char why[sizeof(((struct report_function *)0)->why)] = "";
   if (unread)
-    snprintf(why, sizeof why,
-             "this driver (before CUDA 12.4) tells no parameter layouts, and the kernel's image %s: "
-             "left alone",
-             unread);
+    snprintf(
+        why, sizeof why,
+        "this driver (before CUDA 12.4) tells no parameter layouts, and the kernel's image %s: "
+        "left alone",
+        unread);
   else
     snprintf(why, sizeof why,
              "the parameters are laid out in a way this version does not know (%u parameters, the "

@@ -96,7 +96,8 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   const char *why = !count && image_wanted() ? image_why(function) : NULL;
   made->unknown = why != NULL;
   if (why)
-    report_reason("some launches can't be scanned for state, and count as uses of all of it: this driver (before CUDA "
+    report_reason("some launches can't be scanned for state, and count as uses of all of it: this "
+                  "driver (before CUDA "
                   "12.4) tells no parameter sizes, and the kernel's image %s",
                   why);
   made->has_list = count && list_of(function, made->bytes[0], &made->list);
@@ -293,6 +294,14 @@ static void scan_extra(struct scan *scan, void **extra) {
     scan_bytes(scan, buffer, bytes);
 }
 
+/* Nobody tells what the launch takes. */
+static void scan_unknown(const struct scan *scan) {
+  if (!scan->holder)
+    touch_everything(scan->stream);
+  if (scan->holder || touch_captured(scan->stream))
+    touch_hold_everything(scan->holder ? *scan->holder : GRAPHS_CAPTURES);
+}
+
 static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
                         void **kernel_parameters, void **extra) {
   if (extra && !kernel_parameters) {
@@ -300,10 +309,7 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
   } else if (kernel_parameters) {
     const struct parameters *sizes = find_parameters(function);
     if (sizes && sizes->unknown) {
-      if (scan->holder)
-        touch_hold_everything(*scan->holder);
-      else
-        touch_everything(scan->stream);
+      scan_unknown(scan);
       return;
     }
     for (uint32_t i = 0; sizes && i < sizes->count; i++)

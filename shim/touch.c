@@ -115,21 +115,16 @@ bool touch_range(struct range *range, const struct toucher *by) {
    up what was touched meanwhile. */
 void touch_everything(CUstream stream) {
   uintptr_t low, high;
-  if (process_capture_open()) /* what a capture names stays, be it watched or not */
-    range_bounds(&low, &high);
-  else
-    range_watched(&low, &high);
+  range_watched(&low, &high);
   if (low >= high)
     return;
-  const struct toucher by = touch_by(stream);
-  if (!by.context)
+  const CUcontext context = touch_context(stream);
+  if (!context)
     return; /* the launch will fail as well */
   range_table_hold();
   struct range *range;
   for (size_t i = 0; (range = range_nth(i)); i++)
-    if (range->context == by.context) {
-      if (by.captured)
-        graphs_hold(GRAPHS_CAPTURES, range);
+    if (range->context == context) {
       touch_stream(range, stream);
       atomic_fetch_add_explicit(&range->touches, 1, memory_order_release);
     }

@@ -21,11 +21,11 @@ struct toucher touch_by(CUstream stream);
 CUcontext touch_context(CUstream stream);
 bool touch_captured(CUstream stream);
 
-/* A graph, or a kernel that nobody can say the parameters of, is about to be launched. What it touches is not known: it may be
-   anything, so moving waits for it, and a capture that it goes into holds everything. */
+/* A graph, or a kernel whose parameters nobody tells, is about to be launched. What it touches is not known: it may be anything,
+   so moving waits for it. */
 void touch_everything(CUstream stream);
 
-/* The same of a node: its graph holds every range. */
+/* The same of a kernel's node, or one that is captured: its graph holds every range. */
 void touch_hold_everything(struct graph_holder);
 
 /* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
