@@ -33,8 +33,8 @@ void step_forget_functions(void);
 void step_forget_context(CUcontext context, bool gone);
 void step_context_may_end(CUcontext context);
 
-/* A kernel's name was registered with the runtime or looked up: remembers whether a known Adam kernel is among them. */
-void step_kernel_seen(const char *name);
+/* A kernel's name was registered with the runtime or looked up: whether it is a known Adam kernel; step_adam_seen remembers. */
+bool step_kernel_seen(const char *name);
 bool step_adam_seen(void);
 
 /* The current context's device ran out of memory: staging goes back to it, if steps let go of it within a
