@@ -97,3 +97,12 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
+
+# State that is touched between two steps: tests/e2e/early.bats.
+$(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+$(STEP_E2E)/touch.ptx: tests/e2e/early/touch.cu
+	@mkdir -p $(@D)
+	$(STEP_NVCC) -o $@ $<
+test-programs: $(STEP_E2E)/early $(STEP_E2E)/touch.ptx
