@@ -17,14 +17,14 @@ CUresult hook_cuInit(unsigned flags) {
 /* ---- functions ---- */
 
 CUresult hook_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  CUresult result = hook_pass(cuModuleGetFunction, (function, module, name));
+  CUresult result = hook_pass_known(cuModuleGetFunction, (function, module, name));
   if (result == CUDA_SUCCESS && process_active())
     step_kernel_seen(name);
   return result;
 }
 
 CUresult hook_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-  CUresult result = hook_pass(cuLibraryGetKernel, (kernel, library, name));
+  CUresult result = hook_pass_known(cuLibraryGetKernel, (kernel, library, name));
   if (result == CUDA_SUCCESS && process_active())
     step_kernel_seen(name);
   return result;

@@ -32,6 +32,7 @@ struct parameters {
   _Atomic uint64_t generation;
   struct parameters *older; /* same handle, other sizes */
   bool has_list;            /* the first parameter is one */
+  bool adds;                /* and nothing but what it names is written */
   struct foreach_list list;
   uint32_t count;
   uint32_t bytes[];
@@ -63,8 +64,9 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   return 0;
 }
 
-static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
+static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list, bool *adds) {
   const char *name = bytes > WEAK_BYTES ? driver_function_name(function) : NULL;
+  *adds = name && foreach_adds(name);
   return name && foreach_list_of(name, bytes, list);
 }
 
@@ -89,7 +91,8 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   made->function = function;
   made->count = count;
   made->older = NULL;
-  made->has_list = count && list_of(function, made->bytes[0], &made->list);
+  made->adds = false;
+  made->has_list = count && list_of(function, made->bytes[0], &made->list, &made->adds);
   atomic_init(&made->generation, now);
   return made;
 }
@@ -110,6 +113,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
       continue;
     struct parameters *same = first;
     while (same && (same->count != made->count || same->has_list != made->has_list ||
+                    same->adds != made->adds ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
@@ -145,6 +149,13 @@ static const struct parameters *find_parameters(CUfunction function) {
   const struct parameters *learnt = learn_parameters(function, now);
   quiet_end(mode);
   return learnt;
+}
+
+const struct foreach_list *state_adding_list(CUfunction function) {
+  if (!driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo)
+    return NULL;
+  const struct parameters *found = find_parameters(function);
+  return found && found->has_list && found->adds ? &found->list : NULL;
 }
 
 /* ---- launches ---- */

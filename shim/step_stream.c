@@ -1,7 +1,7 @@
 /* The `stream` step: the state of each run is staged through the device, and the program's own
    kernel works on it there.
 
-     up stream       wait begin, slot free | copy m, v, ... up | event
+     up stream       wait begin (or an earlier launch's: ahead.h), slot free | copy m, v, ... up | event
      program stream  wait event | kernel over the run | event
      down stream     wait event | copy m, v, ... down | event (slot free)
      program stream  after the last run: wait for the last copy down
@@ -49,8 +49,8 @@ static CUresult stage_run(struct plan *plan, const struct run_of_blocks *run) {
     metadata_set_block(family, plan->work_metadata, block, run->tensor, run->chunk + block);
   PLAN_TRY(plan, plan_launch(plan, plan->work_metadata, run->blocks, plan->arguments.found_inf));
 
-  PLAN_TRY(plan, driver.cuEventRecord(ring->begin, plan->stream));
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
+  PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->kernel, 0));
   for (unsigned i = 0; i < states; i++)
     PLAN_TRY(plan, driver.cuMemcpyDtoDAsync_v2(home[i], staged[i], bytes, ring->down));
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
@@ -62,12 +62,12 @@ static CUresult stage_run(struct plan *plan, const struct run_of_blocks *run) {
 
 CUresult step_stream(struct plan *plan) {
   struct ring *ring = plan->ring;
-  CUresult result = plan_begin(plan);
+  CUresult result = plan_begin(plan, true);
   if (result != CUDA_SUCCESS)
     return result;
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->ahead.base, 0));
   /* An earlier step from another program stream may still be copying this state down. */
-  if (ring->down_used)
+  if (ring->down_used && !plan->ahead.bulk)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->down_last, 0));
   for (unsigned i = 0; i < plan->run_count; i++)
     if ((result = stage_run(plan, &plan->runs[i])) != CUDA_SUCCESS)
