@@ -124,8 +124,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
       continue;
     struct parameters *same = first;
     while (same && (same->count != made->count || same->has_list != made->has_list ||
-                    same->adds != made->adds ||
-                    same->unknown != made->unknown ||
+                    same->adds != made->adds || same->unknown != made->unknown ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
