@@ -42,6 +42,8 @@ enum adam_combination {
 };
 
 struct adam_kernels {
+  void (*stream_end)(
+      void); /* after the last job of a thread: shows others what went past the caches */
   adam_kernel *of[ADAM_COMBINATIONS][ADAM_ARITHMETICS][2]; /* last: without and with maxima */
 };
 

@@ -184,6 +184,7 @@ static void do_share(struct adam_team *team, const struct work *work, int index,
     }
     before += blocks;
   }
+  team->kernels->stream_end();
   float_environment_leave(found);
 }
 
