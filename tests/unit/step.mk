@@ -1,5 +1,6 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
+STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+  $(B)/policy/groups.o $(B)/policy/cpus.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_kernels)
 
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
