@@ -28,6 +28,7 @@ struct config {
   unsigned threads;
   unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
   unsigned test_worker_lag_us;
+  bool test_ahead;
   int isa; /* enum adam_isa */
   enum config_log log;
   const char *report;  /* path, or NULL */

@@ -3,12 +3,14 @@
    they give back share the layout of slots. */
 #define _GNU_SOURCE
 #include "ring.h"
+#include "early.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels_ptx.h" /* static const char kernels_ptx[] */
@@ -89,7 +91,9 @@ static bool open_streams(struct ring *ring) {
   TRY(driver.cuStreamCreateWithPriority(&ring->down, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->up, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->scratch, CU_STREAM_NON_BLOCKING, 0));
-  TRY(driver.cuEventCreate(&ring->begin, CU_EVENT_DISABLE_TIMING));
+  for (unsigned i = 0; i < AHEAD_LAUNCHES; i++)
+    TRY(driver.cuEventCreate(&ring->begins[i], CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->kernel, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->down_last, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->up_last, CU_EVENT_DISABLE_TIMING));
   for (unsigned i = 0; i < RING_SLOTS; i++) {
@@ -97,8 +101,8 @@ static bool open_streams(struct ring *ring) {
     TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
   }
   /* A first use may still have something to make, which must not fail in the middle of a step. */
-  TRY(driver.cuEventRecord(ring->begin, ring->down));
-  TRY(driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  TRY(driver.cuEventRecord(ring->kernel, ring->down));
+  TRY(driver.cuStreamWaitEvent(ring->up, ring->kernel, 0));
   TRY(driver.cuEventRecord(ring->up_last, ring->up));
   TRY(driver.cuStreamWaitEvent(ring->scratch, ring->up_last, 0));
   TRY(driver.cuStreamWaitEvent(ring->down, ring->up_last, 0));
@@ -226,10 +230,17 @@ static size_t least_elements(size_t bytes) {
   return (chunks ? chunks : 1) * CHUNK_ELEMENTS;
 }
 
+/* What the CPU step has of it: gradient and update of a piece should stay in its caches. */
+#define CPU_STAGING_MOST ((size_t)16 << 20)
+static size_t cpu_staging(const struct config *config) {
+  const size_t bytes = config->device_staging.bytes;
+  return bytes < CPU_STAGING_MOST ? bytes : CPU_STAGING_MOST;
+}
+
 /* The first slots, as large as is allowed, useful and to be had. */
 static CUresult stage_first(struct ring *ring, const struct config *config, size_t useful,
                             size_t least) {
-  size_t bytes = config->device_staging.bytes, elements = 0;
+  size_t bytes = cpu_staging(config), elements = 0;
   unsigned slots = 0;
   /* More than the state that passes through in a step would be of no use; the least shape always is. */
   if (useful < ring_bytes(2, least))
@@ -258,7 +269,7 @@ bool ring_stage(struct ring *ring, const struct config *config, size_t useful, s
       state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
     return false;
   ring->staging_failed_moved = moved;
-  const size_t bytes = config->device_staging.bytes, least = least_elements(least_bytes);
+  const size_t bytes = cpu_staging(config), least = least_elements(least_bytes);
   const unsigned slots = ring->staged ? ring->slot_count : 2;
   if (bytes < ring_bytes(slots, least)) {
     snprintf(ring->why, sizeof ring->why,
@@ -290,13 +301,13 @@ static void not_for_children(void *memory, size_t bytes) {
     (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
 }
 
-static CUresult pin(void **memory, size_t bytes) {
+static bool pin(struct ring *ring, void **memory, size_t bytes) {
   const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (result == CUDA_SUCCESS) {
-    memset(*memory, 0, bytes);
-    not_for_children(*memory, bytes);
-  }
-  return result;
+  if (result != CUDA_SUCCESS)
+    return fail(ring, result, "pinned memory");
+  memset(*memory, 0, bytes);
+  not_for_children(*memory, bytes);
+  return true;
 }
 
 static void unprepare(struct ring *ring) {
@@ -333,21 +344,24 @@ static bool pin_slots(struct ring *ring) {
   for (unsigned i = 0; i < ring->slot_count; i++) {
     struct ring_slot *slot = &ring->slots[i];
     void *memory = NULL;
-    TRY(pin(&memory, RING_HEAD + slot_bytes));
+    if (!pin(ring, &memory, RING_HEAD + slot_bytes))
+      return false;
     slot->words = memory;
     slot->update = (char *)memory + RING_HEAD;
-    TRY(pin(&memory, slot_bytes));
+    if (!pin(ring, &memory, slot_bytes))
+      return false;
     slot->gradient = memory;
   }
   return true;
 }
 
 /* Larger device slots were made since the pinned ones: they follow. What the old ones are in use for
-   goes on, so they are kept until the context ends. On failure they stay. */
-static bool grow(struct ring *ring) {
+   goes on, so they are kept until the context ends. On failure they stay, for the types that they
+   are large enough for (ring_piece_elements), and are asked for once. */
+static void grow(struct ring *ring) {
   const size_t elements = fitting(ring->slot_bytes, 2, sizeof(float));
-  if (elements <= ring->slot_elements)
-    return true;
+  if (elements <= ring->slot_elements || ring->ungrown_bytes == ring->slot_bytes)
+    return;
   struct ring larger = *ring;
   larger.slot_elements = elements;
   if (!pin_slots(&larger)) {
@@ -357,8 +371,11 @@ static bool grow(struct ring *ring) {
       if (larger.slots[i].gradient != ring->slots[i].gradient)
         driver.cuMemFreeHost(larger.slots[i].gradient);
     }
-    memcpy(ring->why, larger.why, sizeof ring->why);
-    return false;
+    ring->ungrown_bytes = ring->slot_bytes;
+    snprintf(ring->small, sizeof ring->small,
+             "staging was made for smaller types, and larger slots are not to be had (%.100s)",
+             larger.why);
+    return;
   }
   ring->slot_elements = elements;
   for (unsigned i = 0; i < ring->slot_count; i++) {
@@ -368,7 +385,6 @@ static bool grow(struct ring *ring) {
     slot->update = larger.slots[i].update;
     slot->second = slot->first + ring_part_bytes(elements, sizeof(float));
   }
-  return true;
 }
 
 static bool prepare(struct ring *ring) {
@@ -377,15 +393,18 @@ static bool prepare(struct ring *ring) {
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     struct ring_proof *proof = &ring->proofs[i];
     void *memory = NULL;
-    TRY(pin(&memory, sizeof(struct proof_results) + sizeof(struct proof_words)));
+    if (!pin(ring, &memory, sizeof(struct proof_results) + sizeof(struct proof_words)))
+      return false;
     proof->results = memory;
     struct proof_words *words = (struct proof_words *)(void *)(proof->results + 1);
     proof->ready = &words->ready;
     proof->verdict = &words->verdict;
   }
-  TRY(pin(&ring->calibration_mirror, CALIBRATION_BYTES));
+  if (!pin(ring, &ring->calibration_mirror, CALIBRATION_BYTES))
+    return false;
   void *inputs = NULL;
-  TRY(pin(&inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST));
+  if (!pin(ring, &inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST))
+    return false;
   for (unsigned i = 0; i < RING_INPUTS; i++)
     ring->inputs[i].pinned = (char *)inputs + i * (size_t)PROBE_BYTES_MOST;
   return true;
@@ -393,8 +412,10 @@ static bool prepare(struct ring *ring) {
 
 bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
   CUresult result;
-  if (ring->prepared)
-    return grow(ring);
+  if (ring->prepared) {
+    grow(ring);
+    return true;
+  }
   if (ring->cannot_prepare)
     return false;
   ring->why[0] = 0;
@@ -423,6 +444,25 @@ void ring_took(struct ring *ring, CUstream stream, CUevent done) {
   ring->last_stream = stream;
   ring->last_thread = pthread_self();
   ring->last_done = done;
+}
+
+size_t ring_give_back(struct ring *ring) {
+  enum { POLLS = 200, POLL_NS = 1000000 };
+  if (!ring->staging.block)
+    return 0;
+  for (unsigned i = 0; i < POLLS; i++) {
+    CUresult result = driver.cuStreamQuery(ring->up);
+    if (result == CUDA_SUCCESS) /* a copy down is behind the kernel that used its slot */
+      result = driver.cuStreamQuery(ring->down);
+    if (result == CUDA_SUCCESS) {
+      early_forget(ring);
+      return staging_free(&ring->staging);
+    }
+    if (result != CUDA_ERROR_NOT_READY)
+      return 0;
+    nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+  }
+  return 0;
 }
 
 struct ring_slot *ring_next(struct ring *ring) {
@@ -475,6 +515,7 @@ void ring_forget(CUcontext context, bool gone) {
     if (ring->worker)
       worker_stop(ring->worker);
     rings[i] = NULL;
+    staging_forget(&ring->staging);
     free(ring);
   }
 }

@@ -3,6 +3,7 @@
    scan.c. Called from any thread; takes the range table's lock only. */
 #ifndef OFFLOAD_TOUCH_H
 #define OFFLOAD_TOUCH_H
+#include "graphs.h"
 #include "range.h"
 
 /* A stream of the range's context is about to work on it. 0 counts as the legacy stream. */
@@ -20,9 +21,12 @@ struct toucher touch_by(CUstream stream);
 CUcontext touch_context(CUstream stream);
 bool touch_captured(CUstream stream);
 
-/* A graph is about to be launched. What its nodes touch is not known here: it may be anything, so
-   moving waits for it. */
+/* A graph, or a kernel whose parameters nobody tells, is about to be launched. What it touches is not known: it may be anything,
+   so moving waits for it. */
 void touch_everything(CUstream stream);
+
+/* The same of a kernel's node, or one that is captured: its graph holds every range. */
+void touch_hold_everything(struct graph_holder);
 
 /* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
    where it is (what is captured, everywhere), and says so; the pieces of [from, to), or from an
@@ -32,6 +36,18 @@ bool touch_watched(const struct range *);
 bool touch_range(struct range *, const struct toucher *);
 bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
 bool touch_mark_state(struct range *, uintptr_t address);
+
+/* Something was, or is about to be, launched that may write to any memory at all: a graph, a kernel
+   whose parameters can't be read. How often that was. */
+void touch_unseen(void);
+uint64_t touch_unseen_count(void);
+
+/* A range may be written to by what was looked at. */
+void touch_written(struct range *);
+
+/* Whether no stream but `stream` and `own` may still be at work on the range: those that touched it
+   are done. Asks the driver; under the enqueue lock, while no capture is open. */
+bool touch_only(const struct range *, CUstream stream, CUstream own);
 
 /* Streams destroyed while work of theirs on watched ranges may be pending: one event each. The
    caller waits for them and gives them back with touch_orphan_done; at most `limit` are handed out.

@@ -87,6 +87,14 @@ why() { report '.functions[0].why'; }
   GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 steps=6
 }
 
+@test "parameter groups with betas and eps of their own, more in flight than the proof keeps inputs for" {
+  OFFLOAD_TEST_WORKER_LAG_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw groups=5 own_betas=1 changing_lr=1 steps=8
+  expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 8' "no refusal"
+  expect '.functions[0].launches_cpu + .functions[0].launches_stream >= 28' "none that the program's kernel did over the link"
+  OFFLOAD_STEP=cpu compare cpu exact-212-adam entry=3 groups=5 own_betas=1 sync=1 steps=4
+  expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 12 and .functions[0].launches_stream == 0' "bf16, each group proven"
+}
+
 @test "two program streams step in turn: the CPU takes each step that finds the other stream's done" {
   both 25544_float-adamw groups=3 streams=2 steps=6 sync=1
   expect '.functions[0].launches_direct <= 3 and .functions[0].launches_cpu >= 15' "only the first step is direct"
@@ -188,9 +196,10 @@ why() { report '.functions[0].why'; }
   [[ $(why) == *proof* ]]
 }
 
-@test "after a refusal the function's launches are the program's own" {
+@test "after a refusal the function's launches are streamed, and the report says why" {
   OFFLOAD_STEP=cpu compare cpu sly-adamw first_step=7 steps=8 sync=1
-  expect '.totals.refusals == 1 and .functions[0].mode == "direct" and .functions[0].launches_direct > 1' "direct from then on"
+  expect '.totals.refusals == 1 and .functions[0].mode == "stream" and .functions[0].launches_stream == 4' "streamed from then on"
+  [[ $(why) == "the running proof refused a launch"* ]]
 }
 
 @test "a parameter group with several refused launches in flight ends with the right numbers" {
@@ -300,16 +309,75 @@ exactly() {
   OFFLOAD_STEP=cpu compare cpu exact-slots-adam_amsgrad entry=2
 }
 
-@test "variants of every family are refused in every type: scalars a unit off, other fusion, a swapped product, another order" {
-  for variant in 20_wrong1-adamw 20_wrong2-adamw 20_wrong3-adamw 23_wrong1-adam 23_wrong2-adam 23_wrong3-adam 23_wrong4-adamw \
-    212_wrong1-adam 212_wrong2-adam 212_wrong3-adam 212_wrong4-adamw; do
-    for entry in 0 1 2 3 4; do
-      [[ $entry -lt 4 || $variant == 212* ]] || continue
-      OFFLOAD_STEP=cpu compare stream exact-$variant entry=$entry steps=2
-      expect '.totals.elements_cpu == 0 and .totals.calibrations == 1' "$variant $entry"
-      [[ $(why) == "calibration: none of the"* ]]
+# A family's kernels, each as variants of enum wrong (kernels/typed/exact.cuh).
+refused_variants() {
+  local family=$1 optimizer=$2 variants=$3 types=$4 entry variant
+  for ((entry = 0; entry < types; entry++)); do
+    for variant in $variants; do
+      OFFLOAD_STEP=cpu compare stream "exact-${family}_wrong-$optimizer" entry=$entry steps=2 wrong=$variant || return 1
+      expect '.totals.elements_cpu == 0 and .totals.calibrations == 1' "$family $optimizer $entry $variant" || return 1
+      [[ $(why) == "calibration: none of the"* ]] || return 1
     done
   done
+}
+
+@test "variants of every family are refused in every type: scalars a unit off, other fusion, a swapped product, another order" {
+  refused_variants 20 adam "1 3 5 7 10 12" 4
+  refused_variants 20 adamw_amsgrad "2 4 9 10 11" 4
+  refused_variants 23 adam "1 2 5 7" 4
+  refused_variants 23 adamw "3 4 9 10" 4
+  refused_variants 23 adam_amsgrad "2 4 10 11" 4
+  refused_variants 23 adamw_amsgrad "1 5 7 12" 4
+  refused_variants 212 adam "1 2 5 6" 5
+  refused_variants 212 adamw "3 4 7 9" 5
+  refused_variants 212 adam_amsgrad "2 8 10 11" 5
+  refused_variants 212 adamw_amsgrad "1 6 10 12" 5
+}
+
+@test "both products of the moments swapped are the other form of 2.3 to 2.10, which the CPU knows; under the names of 2.0 it is nobody's" {
+  for kernel in 23_wrong-adam 23_wrong-adamw; do
+    for entry in 0 1 2 3; do
+      OFFLOAD_STEP=cpu compare cpu exact-$kernel entry=$entry wrong=6
+      expect '.functions[0].launches_cpu == 3 and .totals.refusals == 0' "$kernel $entry"
+    done
+  done
+  refused_variants 20 adam 6 1
+}
+
+@test "a kernel of any family that is wrong at one step only is refused by the proof at that step, in every type" {
+  for kernel in 20_wrong-adamw_amsgrad 23_wrong-adam 212_wrong-adamw 212_wrong-adam_amsgrad; do
+    for entry in 0 1 2 3 4; do
+      [[ $entry -lt 4 || $kernel == 212* ]] || continue
+      for wrong in 2 5; do
+        OFFLOAD_STEP=cpu compare cpu exact-$kernel entry=$entry wrong=$wrong wrong_step=4 steps=6 sync=1
+        expect '.totals.refusals == 1 and .functions[0].launches_refused == 1 and .functions[0].launches_stream == 2' "$kernel $entry $wrong"
+        [[ $(why) == "the running proof refused a launch"* ]]
+      done
+    done
+  done
+}
+
+@test "betas of 0 and next to 1, an eps or lr of 0, a decay that is nothing as a float: every type is stepped by the CPU, or streamed and told why" {
+  local kernel scalars entry
+  for kernel in exact-212-adamw exact-23-adam; do
+    for entry in 0 1 2 3 4; do
+      [[ $entry -lt 4 || $kernel == *212* ]] || continue
+      for scalars in "beta1=0" "beta2=0" "beta1=0 beta2=0 eps=0" "lr=0" "beta1=0.999 beta2=0.9999" "decay=1e-46"; do
+        local mode=cpu
+        [[ $scalars != decay* || $entry == 1 ]] || mode=stream
+        # shellcheck disable=SC2086 # several words
+        OFFLOAD_STEP=cpu compare $mode $kernel entry=$entry changing_lr=1 $scalars || { echo "$kernel $entry $scalars"; return 1; }
+        expect ".totals.refusals == 0 and .functions[0].launches_$mode == 3" "$kernel $entry $scalars" || return 1
+        [ $mode = cpu ] || [ "$(why)" = "the weight decay is nothing as a float" ]
+      done
+    done
+  done
+}
+
+@test "scalars that the proof's data can't tell from their neighbours are refused, and the steps are streamed from then on" {
+  OFFLOAD_STEP=cpu compare stream exact-212-adamw entry=2 beta1=0.9999999 steps=8 sync=1
+  expect '.totals.refusals == 1 and .functions[0].launches_stream > 0 and .functions[0].mode == "stream"' "one refusal"
+  [[ $(why) == "the running proof refused a launch"* ]]
 }
 
 @test "every tensor of a narrow type is proven with its own step counter, changing learning rates and their pointers" {
@@ -380,7 +448,30 @@ exactly() {
   cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
   cp "$BUILD/test/liboffload-adam-other-abi.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
   LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
-  [[ $(why) == *"another version"* ]]
+  [[ $(why) == *"of another version (interface 1, this library wants"*"install both together" ]]
+}
+
+@test "on a machine without vector code the steps are streamed, or the CPU's by plain code where that is asked for" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  cp "$BUILD/test/liboffload-adam-plain.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
+  LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream exact-212-adamw entry=3
+  [[ $(why) == "the CPU step needs AVX2"*"OFFLOAD_ISA=scalar"* ]]
+  OFFLOAD_ISA=avx2 LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream exact-212-adamw entry=3
+  [[ $(why) == "OFFLOAD_ISA=avx2 is not to be had: this machine offers scalar"* ]]
+  OFFLOAD_ISA=scalar LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare cpu exact-212-adamw entry=3
+}
+
+@test "every instruction set of this machine gives the program's bits in every type" {
+  local instructions="scalar" isa entry
+  ! grep -q ' avx2 ' /proc/cpuinfo || instructions+=" avx2"
+  ! grep -q ' avx512f ' /proc/cpuinfo || instructions+=" avx512"
+  [ "$(uname -m)" != aarch64 ] || instructions+=" neon"
+  for isa in $instructions; do
+    for entry in 0 1 2 3 4; do
+      OFFLOAD_ISA=$isa OFFLOAD_STEP=cpu compare cpu exact-212-adamw_amsgrad entry=$entry hostile=1 steps=3
+      expect ".settings.isa == \"$isa\" and .totals.refusals == 0" "$isa"
+    done
+  done
 }
 
 @test "an instruction set that is not there leaves the steps to stream" {
