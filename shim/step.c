@@ -302,6 +302,11 @@ static bool staged(struct plan *plan, const char **why) {
   return true;
 }
 
+/* From then on that branch of the kernel is streamed. */
+static const char proof_refused[] =
+    "the running proof refused a launch: on its probe the kernel did not show the arithmetic that "
+    "calibration found";
+
 static CUresult carry_out(struct plan *plan) {
   struct report_function *row = plan->function->row;
   const enum config_step wanted = process_config()->step;
@@ -327,9 +332,10 @@ static CUresult carry_out(struct plan *plan) {
     return launch_direct(plan, "steps of several streams at once: the later one is left to the "
                                "program's kernel");
   bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
-  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))
-    return launch_direct(plan, "the running proof refused a launch: this kernel's arithmetic is "
-                               "not the one that calibration found");
+  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed)) {
+    why = proof_refused;
+    cpu = false;
+  }
   cpu = cpu && step_cpu_ready(plan, &why);
   const char *unstaged = "";
   if (!cpu && !staged(plan, &unstaged))
@@ -482,9 +488,7 @@ static void note_refusal(struct function *function, void *unused) {
   (void)unused;
   for (struct branch *branch = function->branches; branch; branch = branch->next)
     if (atomic_load_explicit(&branch->refused, memory_order_relaxed) && function->row)
-      report_set(function->row->why, sizeof function->row->why,
-                 "the running proof refused a launch: this kernel's arithmetic is not the one that "
-                 "calibration found");
+      report_set(function->row->why, sizeof function->row->why, "%s", proof_refused);
 }
 
 void step_finish(void) {
