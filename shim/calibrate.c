@@ -83,11 +83,11 @@ static void choose(struct run *run, struct branch *branch) {
 
 static CUresult run_all(struct run *run, struct branch *branch) {
   for (unsigned i = 0; i < CALIBRATION_SETS; i++)
-    TRY(bench_kernel(run, i));
+    DRIVER_TRY(bench_kernel(run, i));
   choose(run, branch);
   for (unsigned i = 0; i < CALIBRATION_SETS && branch->usable; i++) {
     bool same = false;
-    TRY(bench_replacement(run, &branch->candidate, i, &same));
+    DRIVER_TRY(bench_replacement(run, &branch->candidate, i, &same));
     if (!same) {
       branch->usable = false;
       snprintf(branch->why, sizeof branch->why,

@@ -89,9 +89,9 @@ static CUresult upload(const struct run *run, const struct calibration_set *set,
 static CUresult download(const struct run *run, const struct calibration_set *set, unsigned end,
                          struct lists *lists) {
   const size_t from = list_start(run, 0), bytes = list_start(run, end) - from;
-  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, from), run->ring->calibration + from, bytes,
-                                  run->ring->scratch));
-  TRY(finished(run));
+  DRIVER_TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, from), run->ring->calibration + from, bytes,
+                                         run->ring->scratch));
+  DRIVER_TRY(finished(run));
   for (unsigned i = 0; i < end; i++)
     memcpy(lists->memory[i], mirror(run, list_offset(run, set, i)), list_bytes(run, set, i));
   return CUDA_SUCCESS;
@@ -127,8 +127,8 @@ CUresult bench_kernel(const struct run *run, unsigned index) {
   arguments.grad_scale = scale_on_device(run);
   const struct adam_tensors filled = bench_tensors(set, in);
   calibration_fill(run->api, &run->what, set, index, &filled);
-  TRY(upload(run, set, in));
-  TRY(arguments_launch(run->function, &arguments, 1, 0, run->ring->scratch));
+  DRIVER_TRY(upload(run, set, in));
+  DRIVER_TRY(arguments_launch(run->function, &arguments, 1, 0, run->ring->scratch));
   return download(run, set, family->lists, &run->bench->out[index]);
 }
 
@@ -188,14 +188,14 @@ CUresult bench_replacement(struct run *run, const struct adam_candidate *candida
   const bool prologue = kernels_need_prologue(candidate, on_device.grad_scale);
   const size_t update_bytes = set->elements * adam_type_bytes(adam_type_opmath(candidate->type));
   const size_t gradient_bytes = prologue ? update_bytes : list_bytes(run, set, LIST_GRADIENT);
-  TRY(upload(run, set, &bench->in[index]));
+  DRIVER_TRY(upload(run, set, &bench->in[index]));
   if (prologue)
-    TRY(kernels_prologue(&ring->kernels, &on_device, &set->hyper, base + GRADIENT_AT,
-                         ring->scratch));
-  TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, GRADIENT_AT),
-                                  prologue ? base + GRADIENT_AT : on_device.g, gradient_bytes,
-                                  ring->scratch));
-  TRY(finished(run));
+    DRIVER_TRY(kernels_prologue(&ring->kernels, &on_device, &set->hyper, base + GRADIENT_AT,
+                                ring->scratch));
+  DRIVER_TRY(driver.cuMemcpyDtoHAsync_v2(mirror(run, GRADIENT_AT),
+                                         prologue ? base + GRADIENT_AT : on_device.g,
+                                         gradient_bytes, ring->scratch));
+  DRIVER_TRY(finished(run));
   memcpy(bench->gradient, mirror(run, GRADIENT_AT), gradient_bytes);
   bench->work = bench->in[index];
   if (!step_moments(run, candidate, index, prologue)) {
@@ -205,10 +205,10 @@ CUresult bench_replacement(struct run *run, const struct adam_candidate *candida
   atomic_store_explicit(&bench->slot.words.status, slot_status(GENERATION, SLOT_APPLY),
                         memory_order_relaxed);
   memcpy(mirror(run, SLOT_AT), &bench->slot, RING_HEAD + update_bytes);
-  TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, mirror(run, SLOT_AT), RING_HEAD + update_bytes,
-                                  ring->scratch));
-  TRY(kernels_apply(&ring->kernels, &on_device, base + SLOT_AT, GENERATION, ring->scratch));
-  TRY(download(run, set, LIST_STATE, &bench->work)); /* p, and g as it was written back */
+  DRIVER_TRY(driver.cuMemcpyHtoDAsync_v2(base + SLOT_AT, mirror(run, SLOT_AT),
+                                         RING_HEAD + update_bytes, ring->scratch));
+  DRIVER_TRY(kernels_apply(&ring->kernels, &on_device, base + SLOT_AT, GENERATION, ring->scratch));
+  DRIVER_TRY(download(run, set, LIST_STATE, &bench->work)); /* p, and g as it was written back */
   *same = lists_equal(run, set, &bench->work, &bench->out[index]);
   return CUDA_SUCCESS;
 }

@@ -41,13 +41,6 @@ struct run {
 #define CALIBRATION_WAIT_NS 2000000000u
 #define CALIBRATION_ALL_NS 10000000000u
 
-#define TRY(call)                                                                                  \
-  do {                                                                                             \
-    const CUresult try_result = (call);                                                            \
-    if (try_result != CUDA_SUCCESS)                                                                \
-      return try_result;                                                                           \
-  } while (0)
-
 /* Lists as tensors, in the kernel's order: p, g, m, v and max_v. */
 struct adam_tensors bench_tensors(const struct calibration_set *, struct lists *);
 
