@@ -25,9 +25,10 @@ STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 
   power-adamw.ptx old-adam.ptx)
 STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
 
-$(STEP_E2E)/step_program: tests/e2e/step_program.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+STEP_PROGRAMS := $(addprefix $(STEP_E2E)/,step_program ahead_program)
+$(STEP_PROGRAMS): $(STEP_E2E)/%: tests/e2e/%.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread
 
 $(STEP_E2E)/slot-%.ptx: VARIANT := -DVARIANT_SLOT
 $(STEP_E2E)/sly-%.ptx: VARIANT := -DVARIANT_SLY_STEP=10
@@ -75,7 +76,7 @@ $(eval $(call STEP_EXACT,20_wrong,20,20,-DTYPED_WRONG,adam adamw_amsgrad))
 $(eval $(call STEP_EXACT,23_wrong,23,23,-DTYPED_WRONG,$(STEP_OPTIMIZERS)))
 $(eval $(call STEP_EXACT,212_wrong,212,211,-DTYPED_WRONG,$(STEP_OPTIMIZERS)))
 
-test-programs: $(STEP_E2E)/step_program $(STEP_PTX)
+test-programs: $(STEP_PROGRAMS) $(STEP_PTX)
 
 # What kernels take, read from images of each kind that nvcc writes (facts of its options: each test asserts what it got).
 IMAGES := $(B)/tests/unit/images
