@@ -3,12 +3,14 @@
    they give back share the layout of slots. */
 #define _GNU_SOURCE
 #include "ring.h"
+#include "early.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels_ptx.h" /* static const char kernels_ptx[] */
@@ -226,10 +228,17 @@ static size_t least_elements(size_t bytes) {
   return (chunks ? chunks : 1) * CHUNK_ELEMENTS;
 }
 
+/* What the CPU step has of it: gradient and update of a piece should stay in its caches. */
+#define CPU_STAGING_MOST ((size_t)16 << 20)
+static size_t cpu_staging(const struct config *config) {
+  const size_t bytes = config->device_staging.bytes;
+  return bytes < CPU_STAGING_MOST ? bytes : CPU_STAGING_MOST;
+}
+
 /* The first slots, as large as is allowed, useful and to be had. */
 static CUresult stage_first(struct ring *ring, const struct config *config, size_t useful,
                             size_t least) {
-  size_t bytes = config->device_staging.bytes, elements = 0;
+  size_t bytes = cpu_staging(config), elements = 0;
   unsigned slots = 0;
   /* More than the state that passes through in a step would be of no use; the least shape always is. */
   if (useful < ring_bytes(2, least))
@@ -258,7 +267,7 @@ bool ring_stage(struct ring *ring, const struct config *config, size_t useful, s
       state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
     return false;
   ring->staging_failed_moved = moved;
-  const size_t bytes = config->device_staging.bytes, least = least_elements(least_bytes);
+  const size_t bytes = cpu_staging(config), least = least_elements(least_bytes);
   const unsigned slots = ring->staged ? ring->slot_count : 2;
   if (bytes < ring_bytes(slots, least)) {
     snprintf(ring->why, sizeof ring->why,
@@ -435,6 +444,25 @@ void ring_took(struct ring *ring, CUstream stream, CUevent done) {
   ring->last_done = done;
 }
 
+size_t ring_give_back(struct ring *ring) {
+  enum { POLLS = 200, POLL_NS = 1000000 };
+  if (!ring->staging.block)
+    return 0;
+  for (unsigned i = 0; i < POLLS; i++) {
+    CUresult result = driver.cuStreamQuery(ring->up);
+    if (result == CUDA_SUCCESS) /* a copy down is behind the kernel that used its slot */
+      result = driver.cuStreamQuery(ring->down);
+    if (result == CUDA_SUCCESS) {
+      early_forget(ring);
+      return staging_free(&ring->staging);
+    }
+    if (result != CUDA_ERROR_NOT_READY)
+      return 0;
+    nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+  }
+  return 0;
+}
+
 struct ring_slot *ring_next(struct ring *ring) {
   struct ring_slot *slot = &ring->slots[ring->next_slot];
   ring->next_slot = (ring->next_slot + 1) % ring->slot_count;
@@ -485,6 +513,7 @@ void ring_forget(CUcontext context, bool gone) {
     if (ring->worker)
       worker_stop(ring->worker);
     rings[i] = NULL;
+    staging_forget(&ring->staging);
     free(ring);
   }
 }

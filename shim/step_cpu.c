@@ -101,13 +101,15 @@ static CUresult launch_probes(struct cpu_step *step, struct arguments arguments,
                           plan->ring->down);
 }
 
-/* On the fine probes, which have scalars of their own but for betas and step counters. */
+/* On the fine probes, which have scalars of their own (fine_hyper) but the launch's step counters. */
 static CUresult launch_fine(struct cpu_step *step, CUdeviceptr first, const uintptr_t *steps) {
   struct arguments arguments = step->plan->arguments;
   const struct adam_hyper hyper =
       fine_hyper(&step->plan->branch->candidate, &step->hyper, !arguments.lr_pointer);
   arguments.lr_pointer = arguments.grad_scale = NULL;
   arguments.lr = hyper.lr;
+  arguments.beta1 = hyper.beta1;
+  arguments.beta2 = hyper.beta2;
   arguments.weight_decay = hyper.weight_decay;
   arguments.eps = hyper.eps;
   arguments.maximize = hyper.maximize;
