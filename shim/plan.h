@@ -5,10 +5,17 @@
 #include "calibrate.h"
 #include "ring.h"
 
+/* Copies of a run keep its addresses mod this, hence the kernel's choice of loop, whose vectors are of four
+   elements. */
+enum { STAGE_ALIGNMENT = 4 * ELEMENT_BYTES_MOST };
+_Static_assert((int)RING_HEAD >= (int)STAGE_ALIGNMENT,
+               "a part has room to keep an address's low bits");
+
 /* Consecutive blocks of one tensor that go through one slot of the ring. */
 struct run_of_blocks {
   unsigned tensor, chunk, blocks;
   uint64_t elements;
+  bool verified; /* its turn for OFFLOAD_VERIFY */
 };
 
 struct plan {

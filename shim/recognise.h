@@ -10,6 +10,7 @@
 #define OFFLOAD_RECOGNISE_H
 #include "../adam/adam.h"
 #include "../policy/report.h"
+#include "compare.h"
 #include "probe.h"
 #include "step.h"
 #include <cuda.h>
@@ -88,6 +89,14 @@ static inline unsigned element_bytes(const struct family *family, enum tensor_li
 struct branch;  /* calibrate.h */
 struct foreign; /* foreign.h */
 
+/* Which pieces of a function's CPU steps are verified, and what came of it. */
+struct verified {
+  uint64_t step;       /* of its last launch; under the enqueue lock, as what follows */
+  uint32_t turn;       /* steps that it had before that one */
+  uint32_t next_piece; /* of that step */
+  struct doubt doubt;  /* the worker's */
+};
+
 /* A recognised function. Lives as long as the process: handles are few, and a report row outlives
  * its module. */
 struct function {
@@ -97,6 +106,8 @@ struct function {
   struct family family;
   struct report_function *row; /* NULL when the report's table is full */
   struct branch *branches;     /* what calibration found; under the enqueue lock */
+
+  struct verified verified; /* verify.h keeps it */
 
   /* State named by launches into captures: those since a launch began with the first one's tensor.
    */

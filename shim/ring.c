@@ -290,7 +290,7 @@ static void not_for_children(void *memory, size_t bytes) {
     (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
 }
 
-static CUresult pin(void **memory, size_t bytes) {
+CUresult ring_pin(void **memory, size_t bytes) {
   const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
   if (result == CUDA_SUCCESS) {
     memset(*memory, 0, bytes);
@@ -333,10 +333,10 @@ static bool pin_slots(struct ring *ring) {
   for (unsigned i = 0; i < ring->slot_count; i++) {
     struct ring_slot *slot = &ring->slots[i];
     void *memory = NULL;
-    TRY(pin(&memory, RING_HEAD + slot_bytes));
+    TRY(ring_pin(&memory, RING_HEAD + slot_bytes));
     slot->words = memory;
     slot->update = (char *)memory + RING_HEAD;
-    TRY(pin(&memory, slot_bytes));
+    TRY(ring_pin(&memory, slot_bytes));
     slot->gradient = memory;
   }
   return true;
@@ -377,15 +377,15 @@ static bool prepare(struct ring *ring) {
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     struct ring_proof *proof = &ring->proofs[i];
     void *memory = NULL;
-    TRY(pin(&memory, sizeof(struct proof_results) + sizeof(struct proof_words)));
+    TRY(ring_pin(&memory, sizeof(struct proof_results) + sizeof(struct proof_words)));
     proof->results = memory;
     struct proof_words *words = (struct proof_words *)(void *)(proof->results + 1);
     proof->ready = &words->ready;
     proof->verdict = &words->verdict;
   }
-  TRY(pin(&ring->calibration_mirror, CALIBRATION_BYTES));
+  TRY(ring_pin(&ring->calibration_mirror, CALIBRATION_BYTES));
   void *inputs = NULL;
-  TRY(pin(&inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST));
+  TRY(ring_pin(&inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST));
   for (unsigned i = 0; i < RING_INPUTS; i++)
     ring->inputs[i].pinned = (char *)inputs + i * (size_t)PROBE_BYTES_MOST;
   return true;
@@ -474,6 +474,7 @@ void ring_forget(CUcontext context, bool gone) {
       worker_fail(ring->worker); /* what it had to do was waited for with the context */
     if (ring->worker)
       worker_stop(ring->worker);
+    free(ring->verifier);
     rings[i] = NULL;
     free(ring);
   }

@@ -12,6 +12,7 @@
 #include "quiet.h"
 #include "range.h"
 #include "state.h"
+#include "verify.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -190,7 +191,8 @@ static void cut_runs(struct plan *plan) {
       run->blocks++;
       run->elements += elements;
     } else {
-      plan->runs[plan->run_count++] = (struct run_of_blocks){tensor, chunk, 1, elements};
+      plan->runs[plan->run_count++] = (struct run_of_blocks){
+          .tensor = tensor, .chunk = chunk, .blocks = 1, .elements = elements};
     }
   }
 }
@@ -218,6 +220,10 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   if (type != ADAM_TYPE_DOUBLE && arguments->weight_decay != 0 &&
       (float)arguments->weight_decay == 0) {
     *why = "the weight decay is nothing as a float";
+    return false;
+  }
+  if (atomic_load_explicit(&plan->function->verified.doubt.differed, memory_order_relaxed)) {
+    *why = "OFFLOAD_VERIFY found a difference: see the reasons";
     return false;
   }
   if (!runs_in_order(plan)) {
@@ -432,4 +438,5 @@ void step_finish(void) {
   if (locked)
     enqueue_unlock();
   recognise_each(note_refusal, NULL);
+  verify_finish();
 }

@@ -10,6 +10,7 @@
    value is enqueued behind everything that leads to it. */
 #include "companion.h"
 #include "plan.h"
+#include "verify.h"
 #include <string.h>
 
 /* What one launch needs while it is enqueued. */
@@ -78,7 +79,8 @@ static bool take_inputs(struct plan *plan) {
 
 bool step_cpu_ready(struct plan *plan, const char **why) {
   *why = "more steps are in flight than the CPU step keeps account of: this one is streamed";
-  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan);
+  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan) &&
+         verify_ready(plan, why);
 }
 
 /* The program's own kernel on probes that lie on the device one behind the other. */
@@ -142,6 +144,7 @@ static CUresult enqueue_proof(struct cpu_step *step) {
       .elements = plan->ours_elements,
       .refused = &plan->branch->refused,
       .row = plan->function->row,
+      .checked = verify_function(plan),
   };
   worker_prove(ring->worker, &job);
   plan->inputs->used = true;
@@ -190,7 +193,8 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
   const enum adam_type gradient_type = prologue ? opmath : candidate->type;
   const size_t bytes = run->elements * adam_type_bytes(gradient_type);
   const size_t update_bytes = run->elements * adam_type_bytes(opmath);
-  const struct kernel_run on_device = {
+  struct verification verification = {.slot = NULL};
+  struct kernel_run on_device = {
       .candidate = *candidate,
       .p = run_address(plan, run, LIST_PARAMETER),
       .g = run_address(plan, run, LIST_GRADIENT),
@@ -198,6 +202,8 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
       .elements = run->elements,
   };
   CUdeviceptr g = on_device.g;
+  if (run->verified)
+    verify_begin(plan, run, &verification);
   const uint32_t generation = ++slot->generation;
 
   const struct piece_job job = {
@@ -214,6 +220,7 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
           candidate->amsgrad ? (void *)run_address(plan, run, LIST_MAX_EXP_AVG_SQ) : NULL,
       .update = slot->update,
       .elements = run->elements,
+      .check = verification.check,
   };
   worker_step(ring->worker, &job);
 
@@ -229,6 +236,9 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
   PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
                      ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
+  CUresult result = CUDA_SUCCESS;
+  if (run->verified && (result = verify_down(plan, run, &verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
 
@@ -239,7 +249,13 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
                                                generation, CU_STREAM_WAIT_VALUE_GEQ));
   PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + update_bytes,
                                              ring->up));
+  if (run->verified) {
+    on_device.p = verification.parameter;
+    on_device.g = verification.gradient;
+  }
   PLAN_TRY(plan, kernels_apply(&ring->kernels, &on_device, slot->first, generation, ring->up));
+  if (run->verified && (result = verify_up(plan, run, &verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
   slot->up_used = true;
   report_add(link_bytes_down, bytes);

@@ -13,10 +13,6 @@
 #include "plan.h"
 #include <string.h>
 
-enum { STAGE_ALIGNMENT = 4 * ELEMENT_BYTES_MOST };
-_Static_assert((int)RING_HEAD >= (int)STAGE_ALIGNMENT,
-               "a part has room to keep an address's low bits");
-
 static CUresult stage_run(struct plan *plan, const struct run_of_blocks *run) {
   struct ring *ring = plan->ring;
   const struct family *family = &plan->function->family;
