@@ -185,8 +185,8 @@ static void fill(CUstream stream) {
       const float number = adam_random(&state) * 2 - 1;
       if (hostile(numbers + i * kernel.element_bytes[0], state >> 20))
         continue;
-      store(numbers + i * kernel.element_bytes[0],
-            (adam_random(&state) * 2 - 1) * (list ? 0.01f : 1.0f));
+      store(numbers + i * kernel.element_bytes[0], number * (list ? 0.01f : 1.0f));
+    }
     CU(cuMemcpyHtoD(arrays[list], numbers, array_bytes(0)));
   }
   free(numbers);
