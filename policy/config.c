@@ -122,7 +122,7 @@ static bool set_COUNT(unsigned *count, const char *text) {
 }
 
 static const char expected_SAMPLE[] =
-    "write 0 for none, a whole number up to 1000000 for one piece in so many, or all";
+    "write 0 for none, a whole number up to 10000 for one piece in so many, or all";
 static bool set_SAMPLE(unsigned *every, const char *text) {
   uint64_t number = VERIFY_ALL;
   if (strcmp(text, "all") != 0 && (!size_parse_number(&text, VERIFY_MOST, &number) || *text))

@@ -21,7 +21,7 @@ struct config_size {
 };
 
 /* How many pieces share one verification: every `VERIFY_ALL` means each, before it is applied. */
-enum { VERIFY_MOST = 1000000, VERIFY_ALL = VERIFY_MOST + 1 };
+enum { VERIFY_MOST = 10000, VERIFY_ALL = VERIFY_MOST + 1 };
 
 struct config {
   enum config_mode mode;

@@ -47,8 +47,7 @@ static void number_text(const struct adam_api *api, const struct two *two, const
 /* What is in doubt, in words and in the function's row. */
 static void doubt_text(const struct piece_check *check, const struct checked_function *function,
                        char *text, size_t bytes) {
-  const uint64_t last = function->step;
-  const uint64_t first = function->doubt->first_step ? function->doubt->first_step : last;
+  const uint64_t first = function->first_in_doubt, last = function->step;
   if (check->before) {
     snprintf(text, bytes, "step %llu was done by the program's kernel, nothing is in doubt",
              (unsigned long long)last);
@@ -72,7 +71,7 @@ static void tell(const struct adam_api *api, const struct config *config,
   report_add(mismatches, 1);
   if (function->row)
     atomic_fetch_add_explicit(&function->row->mismatches, 1, memory_order_relaxed);
-  if (atomic_exchange_explicit(&function->doubt->differed, 1, memory_order_relaxed))
+  if (atomic_exchange_explicit(function->differed, 1, memory_order_relaxed))
     return;
   char ours[64], kernels[64], doubt[96];
   number_text(api, two, two->ours, i, ours, sizeof ours);
@@ -127,25 +126,16 @@ bool compare_parameters(const struct adam_api *api, const struct config *config,
 }
 
 /* Launches that were on their way when a difference was found are in doubt, too. */
-static void extend(const struct checked_function *function) {
+void compare_stepped(const struct checked_function *function) {
   struct report_function *row = function->row;
   if (row && atomic_load_explicit(&row->doubt_first_step, memory_order_relaxed))
     atomic_store_explicit(&row->doubt_last_step, function->step, memory_order_relaxed);
 }
 
-void compare_unverified(const struct checked_function *function) {
-  if (!function->doubt->first_step)
-    function->doubt->first_step = function->step;
-  extend(function);
-}
-
-void compare_done(const struct checked_function *function, const struct piece_shape *shape,
-                  bool equal) {
+void compare_done(const struct checked_function *function, const struct piece_shape *shape) {
   const size_t state_bytes =
       (shape->kernel.amsgrad ? 3 : 2) * adam_type_bytes(shape->kernel.state_type);
-  if (equal)
-    function->doubt->first_step = 0;
-  extend(function);
+  compare_stepped(function);
   report_add(verified_pieces, 1);
   report_add(verified_bytes, shape->elements * (state_bytes + adam_type_bytes(shape->kernel.type)));
   if (function->row)

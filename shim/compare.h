@@ -4,10 +4,10 @@
    No CUDA, no lock but the report's. The kernel's results lie in pinned memory, written before the
    piece's word `copied`; the parameter as our kernels made it before its word `applied`.
 
-   In doubt, after a difference, are the numbers of all steps since the function's last good
-   verification in which it had a piece that was not verified, up to the last that the CPU carried out.
-   Who verifies every piece has nothing in doubt but the step of the difference; who compares before
-   anything is applied, nothing. */
+   In doubt, after a difference, are the steps since the last good verification of the pieces whose turn it
+   was, up to the last that the CPU carries out: arithmetic that is wrong for a piece may have been so
+   since then, whatever was found of other pieces. Where everything is compared before it is applied
+   nothing is. */
 #ifndef OFFLOAD_COMPARE_H
 #define OFFLOAD_COMPARE_H
 #include "../policy/config.h"
@@ -28,12 +28,6 @@ struct check_words {
 _Static_assert(sizeof(struct check_words) == 64 && offsetof(struct check_words, status) == 8,
                "kernels.ptx reads this offset");
 
-/* What is known of a function's verifications: the worker's own but for `differed`. */
-struct doubt {
-  uint64_t first_step; /* 0: every piece since the last good verification was verified */
-  _Atomic int differed;
-};
-
 enum { CHECK_STATES = 3 };
 
 /* A piece to be verified. `words` is NULL for one that isn't. */
@@ -49,12 +43,12 @@ struct piece_check {
   void *shadow[CHECK_STATES];
 };
 
-/* The function whose pieces these are. */
+/* The function whose pieces these are, at this launch. */
 struct checked_function {
   const char *name;
-  struct doubt *doubt;         /* NULL: nothing is verified */
-  struct report_function *row; /* may be NULL */
-  uint64_t step;
+  _Atomic int *differed;         /* set to 1 by the first difference; NULL: nothing is verified */
+  struct report_function *row;   /* may be NULL */
+  uint64_t step, first_in_doubt; /* should it differ now */
 };
 
 /* What the piece is made of. */
@@ -71,7 +65,7 @@ bool compare_states(const struct adam_api *, const struct config *, const struct
 bool compare_parameters(const struct adam_api *, const struct config *, const struct piece_check *,
                         const struct checked_function *, const struct piece_shape *);
 
-/* Keeps account of a piece that the CPU stepped: not verified; compared. */
-void compare_unverified(const struct checked_function *);
-void compare_done(const struct checked_function *, const struct piece_shape *, bool equal);
+/* Keeps account of a piece that the CPU stepped, unverified; of one that was compared. */
+void compare_stepped(const struct checked_function *);
+void compare_done(const struct checked_function *, const struct piece_shape *);
 #endif

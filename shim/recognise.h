@@ -10,7 +10,6 @@
 #define OFFLOAD_RECOGNISE_H
 #include "../adam/adam.h"
 #include "../policy/report.h"
-#include "compare.h"
 #include "probe.h"
 #include "step.h"
 #include <cuda.h>
@@ -89,12 +88,15 @@ static inline unsigned element_bytes(const struct family *family, enum tensor_li
 struct branch;  /* calibrate.h */
 struct foreign; /* foreign.h */
 
-/* Which pieces of a function's CPU steps are verified, and what came of it. */
+/* Which pieces of a function's CPU steps are verified (verify.h); under the enqueue lock but for
+ * `differed`. */
 struct verified {
-  uint64_t step;       /* of its last launch; under the enqueue lock, as what follows */
-  uint32_t turn;       /* steps that it had before that one */
-  uint32_t next_piece; /* of that step */
-  struct doubt doubt;  /* the worker's */
+  uint64_t first_step, step; /* of its first launch by the CPU, and of its last */
+  uint32_t turn;             /* steps that it had before that one */
+  uint32_t next_piece;       /* of that step */
+  bool missed;               /* a piece of that step could not be verified */
+  uint64_t *last_steps; /* by turn mod N: the step at which all whose turn that is were verified */
+  _Atomic int differed; /* the worker sets it */
 };
 
 /* A recognised function. Lives as long as the process: handles are few, and a report row outlives

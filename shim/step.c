@@ -222,7 +222,7 @@ static bool cpu_possible(struct plan *plan, const char **why) {
     *why = "the weight decay is nothing as a float";
     return false;
   }
-  if (atomic_load_explicit(&plan->function->verified.doubt.differed, memory_order_relaxed)) {
+  if (atomic_load_explicit(&plan->function->verified.differed, memory_order_relaxed)) {
     *why = "OFFLOAD_VERIFY found a difference: see the reasons";
     return false;
   }

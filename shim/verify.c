@@ -125,14 +125,28 @@ static bool scratch(struct plan *plan, bool before, const char **why) {
 
 /* ---- which pieces ---- */
 
+/* A launch of a step that the function has not had before begins a turn. */
+static void take_turn(struct verified *verified, unsigned every) {
+  if (verified->step == state_step())
+    return;
+  if (!verified->step) {
+    verified->first_step = state_step();
+    if (every != VERIFY_ALL) /* without memory for it, more is in doubt */
+      verified->last_steps = calloc(every, sizeof *verified->last_steps);
+  } else {
+    if (verified->last_steps && !verified->missed)
+      verified->last_steps[verified->turn % every] = verified->step;
+    verified->turn++;
+  }
+  verified->step = state_step();
+  verified->next_piece = 0;
+  verified->missed = false;
+}
+
 static unsigned mark(struct plan *plan, unsigned every) {
   struct verified *verified = &plan->function->verified;
   unsigned count = 0;
-  if (verified->step != state_step()) {
-    verified->turn += verified->step != 0;
-    verified->next_piece = 0;
-    verified->step = state_step();
-  }
+  take_turn(verified, every);
   for (unsigned i = 0; i < plan->run_count; i++) {
     struct run_of_blocks *run = &plan->runs[i];
     run->verified =
@@ -157,18 +171,25 @@ bool verify_ready(struct plan *plan, const char **why) {
   if (all)
     return false;
   report_reason("OFFLOAD_VERIFY: pieces whose turn it was were not verified: %s", problem);
+  plan->function->verified.missed = true;
   for (unsigned i = 0; i < plan->run_count; i++)
     plan->runs[i].verified = false;
   return true;
 }
 
 struct checked_function verify_function(const struct plan *plan) {
-  if (!process_config()->verify)
-    return (struct checked_function){.doubt = NULL};
+  const unsigned every = process_config()->verify;
+  struct verified *verified = &plan->function->verified;
+  if (!every)
+    return (struct checked_function){.differed = NULL};
+  const uint64_t last_good =
+      verified->last_steps ? verified->last_steps[verified->turn % every] : 0;
   return (struct checked_function){.name = plan->function->family.name,
-                                   .doubt = &plan->function->verified.doubt,
+                                   .differed = &verified->differed,
                                    .row = plan->function->row,
-                                   .step = state_step()};
+                                   .step = verified->step,
+                                   .first_in_doubt =
+                                       last_good ? last_good + 1 : verified->first_step};
 }
 
 /* ---- a piece ---- */

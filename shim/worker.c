@@ -255,11 +255,9 @@ static enum slot_status verify_parameters(struct worker *worker, const struct pi
   enum slot_status status = SLOT_APPLY;
   if (!wait_ready(worker, &check->words->applied, check->generation))
     return SLOT_FAILED;
-  if (equal && !compare_parameters(worker->api, worker->config, check, function, shape)) {
-    equal = false;
+  if (equal && !compare_parameters(worker->api, worker->config, check, function, shape))
     status = after_difference(worker, check);
-  }
-  compare_done(function, shape, equal);
+  compare_done(function, shape);
   return status;
 }
 
@@ -279,8 +277,8 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
   } else if (status == SLOT_APPLY) {
     if (!step(worker, job, states))
       status = SLOT_FAILED;
-    else if (worker->proof.checked.doubt)
-      compare_unverified(&worker->proof.checked);
+    else if (worker->proof.checked.differed)
+      compare_stepped(&worker->proof.checked);
   }
   atomic_store_explicit(&words->status, slot_status(job->generation, status), memory_order_relaxed);
   /* release: update, scalars and status are there when the device sees the word. */
@@ -288,7 +286,7 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
   if (!check->words)
     return;
   if (!equal && status != SLOT_APPLY)
-    compare_done(&worker->proof.checked, &shape, false);
+    compare_done(&worker->proof.checked, &shape);
   if (status == SLOT_APPLY)
     status = verify_parameters(worker, job, &shape, equal);
   /* Its words are this generation's from `copied` on: not before, for the GPU may still be reading them. */

@@ -36,9 +36,9 @@ static bool wrong_step(struct adam_team *team, const struct adam_job *job) {
 }
 
 __attribute__((visibility("default"))) const struct adam_api *offload_adam(void) {
-  static struct adam_api api;
-  api = *right_adam();
-  right_step = api.step;
-  api.step = wrong_step;
-  return &api;
+  static struct adam_api wrong;
+  wrong = *right_adam();
+  right_step = wrong.step;
+  wrong.step = wrong_step;
+  return &wrong;
 }
