@@ -1,4 +1,5 @@
-# The companion liboffload-adam.so, its twins with another ABI number and with a wrong step (for tests), its tests and its bench.
+# The companion liboffload-adam.so, its twins for tests (of the first ABI, for a machine without vector code, and with a
+# wrong step), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
 ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/reciprocal.c adam/kernels_scalar.c
 ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
@@ -29,10 +30,16 @@ $(B)/liboffload-adam.so: $(ADAM_LIBRARY_OBJS) $(B)/adam/api.o
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
 ALL += $(B)/liboffload-adam.so
 
-$(B)/adam/api-other-abi.o: adam/api.c $(ADAM_HDR)
+$(B)/adam/api-other-abi.o: adam/api.c $(ADAM_HDR) adam/build.mk
 	@mkdir -p $(@D)
-	$(CC) $(ADAM_CFLAGS) '-DOFFLOAD_ADAM_ABI_BUILT=(OFFLOAD_ADAM_ABI + 1u)' -c $< -o $@
+	$(CC) $(ADAM_CFLAGS) -DOFFLOAD_ADAM_ABI_BUILT=1u -c $< -o $@
+$(B)/adam/isa-plain.o: adam/isa.c $(ADAM_HDR) adam/build.mk
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -DISA_PLAIN_MACHINE -c $< -o $@
 $(B)/test/liboffload-adam-other-abi.so: $(ADAM_LIBRARY_OBJS) $(B)/adam/api-other-abi.o
+$(B)/test/liboffload-adam-plain.so: $(filter-out $(B)/adam/isa.o,$(ADAM_LIBRARY_OBJS)) $(B)/adam/isa-plain.o $(B)/adam/api.o
+ADAM_TWINS := $(addprefix $(B)/test/liboffload-adam-,other-abi.so plain.so)
+$(ADAM_TWINS):
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
 
@@ -57,7 +64,7 @@ $(B)/test/adam_isolation: tests/unit/adam_isolation.c tests/lib/tap.h adam/adam.
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< -ldl -lm -o $@
 UNIT_TESTS += $(B)/test/adam_isolation
-test-programs: $(B)/test/liboffload-adam-other-abi.so
+test-programs: $(ADAM_TWINS)
 
 # The bench loads the companion beside it; `make bench` (policy/build.mk) runs it.
 $(B)/adam-bench: adam/bench.c adam/adam.h | $(B)/liboffload-adam.so

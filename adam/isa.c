@@ -30,7 +30,7 @@ const char *isa_name(enum adam_isa isa) {
   return (unsigned)isa < ISAS ? names[isa] : "unknown";
 }
 
-#if defined __x86_64__
+#if defined __x86_64__ && !defined ISA_PLAIN_MACHINE
 /* Conversions of half; the compilers' own lists of features don't all have it. */
 static bool has_f16c(void) {
   unsigned eax, ebx, ecx = 0, edx;
@@ -38,9 +38,11 @@ static bool has_f16c(void) {
 }
 #endif
 
+/* Tests build a companion that takes every machine for one without vector code. */
 unsigned isa_available(void) {
   unsigned available = 1u << ADAM_ISA_SCALAR;
-#if defined __x86_64__
+#if defined ISA_PLAIN_MACHINE
+#elif defined __x86_64__
   __builtin_cpu_init(); /* asks XCR0 too: whether the operating system saves the registers */
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
     available |= 1u << ADAM_ISA_AVX2;

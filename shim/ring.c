@@ -299,6 +299,11 @@ CUresult ring_pin(void **memory, size_t bytes) {
   return result;
 }
 
+static bool pin(struct ring *ring, void **memory, size_t bytes) {
+  const CUresult result = ring_pin(memory, bytes);
+  return result == CUDA_SUCCESS || fail(ring, result, "pinned memory");
+}
+
 static void unprepare(struct ring *ring) {
   for (unsigned i = 0; i < RING_SLOTS; i++) {
     struct ring_slot *slot = &ring->slots[i];
@@ -333,21 +338,24 @@ static bool pin_slots(struct ring *ring) {
   for (unsigned i = 0; i < ring->slot_count; i++) {
     struct ring_slot *slot = &ring->slots[i];
     void *memory = NULL;
-    TRY(ring_pin(&memory, RING_HEAD + slot_bytes));
+    if (!pin(ring, &memory, RING_HEAD + slot_bytes))
+      return false;
     slot->words = memory;
     slot->update = (char *)memory + RING_HEAD;
-    TRY(ring_pin(&memory, slot_bytes));
+    if (!pin(ring, &memory, slot_bytes))
+      return false;
     slot->gradient = memory;
   }
   return true;
 }
 
 /* Larger device slots were made since the pinned ones: they follow. What the old ones are in use for
-   goes on, so they are kept until the context ends. On failure they stay. */
-static bool grow(struct ring *ring) {
+   goes on, so they are kept until the context ends. On failure they stay, for the types that they
+   are large enough for (ring_piece_elements), and are asked for once. */
+static void grow(struct ring *ring) {
   const size_t elements = fitting(ring->slot_bytes, 2, sizeof(float));
-  if (elements <= ring->slot_elements)
-    return true;
+  if (elements <= ring->slot_elements || ring->ungrown_bytes == ring->slot_bytes)
+    return;
   struct ring larger = *ring;
   larger.slot_elements = elements;
   if (!pin_slots(&larger)) {
@@ -357,8 +365,11 @@ static bool grow(struct ring *ring) {
       if (larger.slots[i].gradient != ring->slots[i].gradient)
         driver.cuMemFreeHost(larger.slots[i].gradient);
     }
-    memcpy(ring->why, larger.why, sizeof ring->why);
-    return false;
+    ring->ungrown_bytes = ring->slot_bytes;
+    snprintf(ring->small, sizeof ring->small,
+             "staging was made for smaller types, and larger slots are not to be had (%.100s)",
+             larger.why);
+    return;
   }
   ring->slot_elements = elements;
   for (unsigned i = 0; i < ring->slot_count; i++) {
@@ -368,7 +379,6 @@ static bool grow(struct ring *ring) {
     slot->update = larger.slots[i].update;
     slot->second = slot->first + ring_part_bytes(elements, sizeof(float));
   }
-  return true;
 }
 
 static bool prepare(struct ring *ring) {
@@ -377,15 +387,18 @@ static bool prepare(struct ring *ring) {
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     struct ring_proof *proof = &ring->proofs[i];
     void *memory = NULL;
-    TRY(ring_pin(&memory, sizeof(struct proof_results) + sizeof(struct proof_words)));
+    if (!pin(ring, &memory, sizeof(struct proof_results) + sizeof(struct proof_words)))
+      return false;
     proof->results = memory;
     struct proof_words *words = (struct proof_words *)(void *)(proof->results + 1);
     proof->ready = &words->ready;
     proof->verdict = &words->verdict;
   }
-  TRY(ring_pin(&ring->calibration_mirror, CALIBRATION_BYTES));
+  if (!pin(ring, &ring->calibration_mirror, CALIBRATION_BYTES))
+    return false;
   void *inputs = NULL;
-  TRY(ring_pin(&inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST));
+  if (!pin(ring, &inputs, RING_INPUTS * (size_t)PROBE_BYTES_MOST))
+    return false;
   for (unsigned i = 0; i < RING_INPUTS; i++)
     ring->inputs[i].pinned = (char *)inputs + i * (size_t)PROBE_BYTES_MOST;
   return true;
@@ -393,8 +406,10 @@ static bool prepare(struct ring *ring) {
 
 bool ring_prepare(struct ring *ring, const struct config *config, const struct adam_api *api) {
   CUresult result;
-  if (ring->prepared)
-    return grow(ring);
+  if (ring->prepared) {
+    grow(ring);
+    return true;
+  }
   if (ring->cannot_prepare)
     return false;
   ring->why[0] = 0;

@@ -104,6 +104,8 @@ struct ring {
   uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */
   uint64_t staging_failed_moved; /* pieces moved by then: more of them are more room */
   char why[256];                 /* why the last stage could not be made */
+  size_t ungrown_bytes;          /* slot_bytes for which pinned memory was not to be had */
+  char small[256];               /* why the CPU step's half of a slot stayed smaller */
 };
 
 /* The present context's ring, made empty at first sight. NULL when there is no context or no

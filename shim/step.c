@@ -242,7 +242,7 @@ static bool cpu_possible(struct plan *plan, const char **why) {
     return false;
   }
   if (!ring_piece_elements(plan->ring, adam_type_opmath(type))) {
-    *why = "staging was made for smaller types: a slot holds no chunk of doubles";
+    *why = plan->ring->small;
     return false;
   }
   plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);

@@ -87,6 +87,14 @@ why() { report '.functions[0].why'; }
   GPUSIM_DELAY_US=200 both 25544_float-adamw groups=3 steps=6
 }
 
+@test "parameter groups with betas and eps of their own, more in flight than the proof keeps inputs for" {
+  OFFLOAD_TEST_WORKER_LAG_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw groups=5 own_betas=1 changing_lr=1 steps=8
+  expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 8' "no refusal"
+  expect '.functions[0].launches_cpu + .functions[0].launches_stream >= 28' "none that the program's kernel did over the link"
+  OFFLOAD_STEP=cpu compare cpu exact-212-adam entry=3 groups=5 own_betas=1 sync=1 steps=4
+  expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 12 and .functions[0].launches_stream == 0' "bf16, each group proven"
+}
+
 @test "two program streams step in turn: the CPU takes each step that finds the other stream's done" {
   both 25544_float-adamw groups=3 streams=2 steps=6 sync=1
   expect '.functions[0].launches_direct <= 3 and .functions[0].launches_cpu >= 15' "only the first step is direct"
@@ -380,7 +388,30 @@ exactly() {
   cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
   cp "$BUILD/test/liboffload-adam-other-abi.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
   LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream 25544_float-adamw
-  [[ $(why) == *"another version"* ]]
+  [[ $(why) == *"of another version (interface 1, this library wants"*"install both together" ]]
+}
+
+@test "on a machine without vector code the steps are streamed, or the CPU's by plain code where that is asked for" {
+  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  cp "$BUILD/test/liboffload-adam-plain.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
+  LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream exact-212-adamw entry=3
+  [[ $(why) == "the CPU step needs AVX2"*"OFFLOAD_ISA=scalar"* ]]
+  OFFLOAD_ISA=avx2 LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare stream exact-212-adamw entry=3
+  [[ $(why) == "OFFLOAD_ISA=avx2 is not to be had: this machine offers scalar"* ]]
+  OFFLOAD_ISA=scalar LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so compare cpu exact-212-adamw entry=3
+}
+
+@test "every instruction set of this machine gives the program's bits in every type" {
+  local instructions="scalar" isa entry
+  ! grep -q ' avx2 ' /proc/cpuinfo || instructions+=" avx2"
+  ! grep -q ' avx512f ' /proc/cpuinfo || instructions+=" avx512"
+  [ "$(uname -m)" != aarch64 ] || instructions+=" neon"
+  for isa in $instructions; do
+    for entry in 0 1 2 3 4; do
+      OFFLOAD_ISA=$isa OFFLOAD_STEP=cpu compare cpu exact-212-adamw_amsgrad entry=$entry hostile=1 steps=3
+      expect ".settings.isa == \"$isa\" and .totals.refusals == 0" "$isa"
+    done
+  done
 }
 
 @test "an instruction set that is not there leaves the steps to stream" {

@@ -6,6 +6,7 @@
      entry=0          which of the file's fused Adam kernels; its name tells types, number of lists and arguments
      steps=4          how many
      groups=1         parameter groups, each its own launches (own lr)
+     own_betas=0      1: every group has betas and eps of its own, too
      streams=1        program streams, used in turn, ordered by events
      decay=0.1 lr=1e-3 beta1=0.9 beta2=0.999 eps=1e-8
      maximize=0 lr_pointer=0
@@ -312,12 +313,17 @@ int main(int count, char **list) {
       CU(adam_set(words, (float)s.lr, 1, stream));
     if (found_inf)
       CU(adam_set(words + 8, found_inf == 1 && step == 2, 1, stream));
-    const double base = s.lr;
+    const struct adam_scalars base = s;
     for (size_t group = 0; group < groups; group++) {
-      s.lr = base / (double)(group + 1);
+      s.lr = base.lr / (double)(group + 1);
+      if (option("own_betas", 0) != 0) {
+        s.beta1 = base.beta1 - 0.1 * (double)group;
+        s.beta2 = base.beta2 - 0.02 * (double)group;
+        s.eps = base.eps * (double)(group * group * 100 + 1);
+      }
       step_tensors(tensor_count * group / groups, tensor_count * (group + 1) / groups, &s, stream);
     }
-    s.lr = base;
+    s = base;
     /* The next gradients, in part: behind the step that reads these and writes those parameters. */
     CU(cuMemcpyDtoDAsync(arrays[1], arrays[0], array_elements / 2 * kernel.element_bytes[0],
                          stream));

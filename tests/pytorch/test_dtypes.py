@@ -60,6 +60,20 @@ def bf16_moments_amsgrad(t):
     trained(t, bf16_moments=True, amsgrad=True)
 
 
+@case("AdamW fp32", "AdamW bf16", "AdamW amsgrad fp64", modes="cpu stream")
+def types_in_turn(t):
+    """fp32 trains first, bf16 joins, then fp64 with amsgrad, for which staging grows: all step in turn"""
+    models = [mlp(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+    optimizers = [adam(model, amsgrad=model is models[2]) for model in models]
+    for present in (1, 2, 3):
+        with t.part(f"{present} types"):
+            for step in range(4):
+                for number in range(present):
+                    train(t, models[number], optimizers[number], 1, f"{present}.{step}.{number}: ", first=step)
+    for number, (model, optimizer) in enumerate(zip(models, optimizers)):
+        record(t, model, optimizer, f"{number}: ")
+
+
 @case("AdamW fp32", modes="cpu stream")
 def autocast_bf16(t):
     """bf16 autocast trains the same"""
@@ -97,13 +111,13 @@ def scaled(t, unscale):
     record(t, model, optimizer)
 
 
-@case("AdamW fp32", modes="stream direct")
+@case("AdamW fp32", modes="cpu stream direct")
 def grad_scaler(t):
     """fp16 autocast with a GradScaler and overflowing steps trains the same, unscaled gradients included"""
     scaled(t, unscale=False)
 
 
-@case("AdamW fp32", modes="stream direct")
+@case("AdamW fp32", modes="cpu stream direct")
 def grad_scaler_unscaled_first(t):
     """a GradScaler with unscale_ and clipping before the step trains the same through overflowing steps"""
     scaled(t, unscale=True)

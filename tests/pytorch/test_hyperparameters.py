@@ -26,7 +26,7 @@ def adamw(t):
     each(t, torch.optim.AdamW, False, (0.0, 0.1))
 
 
-@case("AdamW amsgrad fp32", modes="stream direct")
+@case("AdamW amsgrad fp32", modes="cpu stream direct")
 def adamw_amsgrad(t):
     """AdamW with amsgrad, with and without decay and maximize"""
     each(t, torch.optim.AdamW, True, (0.0, 0.1))

@@ -48,7 +48,7 @@ def two_kinds(t):
     alternate(t, (one, adamw(one)), (other, torch.optim.Adam(other.parameters(), lr=1e-3, fused=True)))
 
 
-@case("AdamW fp32", "AdamW bf16", modes="stream direct")
+@case("AdamW fp32", "AdamW bf16", modes="cpu stream direct")
 def two_types(t):
     """two optimizers of different types step in turn"""
     one, other = mlp(), mlp(torch.bfloat16)

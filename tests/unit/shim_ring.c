@@ -322,6 +322,67 @@ static void test_larger_kernel(void) {
          "staging that can't hold a larger chunk is a sentence: %s", ring->why);
 }
 
+/* The same with the CPU step's pinned half of a slot: doubles come after it was made for floats. */
+static void test_growth(const struct adam_api *api) {
+  struct config config = {.threads = 1, .isa = ADAM_ISA_SCALAR};
+  config.device_staging.bytes = (size_t)16 << 20;
+  device_room = device_used + ((size_t)64 << 20);
+  modules_fail = fail_host_at = 0;
+  current = (CUcontext)0x1800;
+  struct ring *ring = ring_of_context();
+  const size_t wide = ring_slot_bytes(CHUNK_ELEMENTS, 3, ELEMENT_BYTES_MOST);
+  bool made =
+      ring_open(ring) && ring_stage(ring, &config, 100, LEAST) && ring_prepare(ring, &config, api);
+  made = made && ring_piece_elements(ring, ADAM_TYPE_FLOAT) == CHUNK_ELEMENTS &&
+         !ring_piece_elements(ring, ADAM_TYPE_DOUBLE);
+  const struct ring before = *ring;
+  const size_t blocks_before = host_blocks;
+  made = made && ring_stage(ring, &config, 100, wide);
+
+  unsigned tries = 0, kept = 0, asked_again = 0, told = 0;
+  for (fail_host_at = 1; made && fail_host_at < 40; fail_host_at++) {
+    host_allocations = 0;
+    ring->ungrown_bytes = 0;
+    made = ring_prepare(ring, &config, api);
+    if (ring_piece_elements(ring, ADAM_TYPE_DOUBLE))
+      break;
+    tries++;
+    bool same = host_blocks == blocks_before && ring->slot_elements == before.slot_elements &&
+                ring_piece_elements(ring, ADAM_TYPE_FLOAT) == CHUNK_ELEMENTS;
+    for (unsigned i = 0; i < ring->slot_count; i++)
+      same = same && ring->slots[i].words == before.slots[i].words &&
+             ring->slots[i].update == before.slots[i].update &&
+             ring->slots[i].gradient == before.slots[i].gradient;
+    kept += same;
+    told += strstr(ring->small, "staging was made for smaller types") &&
+            strstr(ring->small, "pinned memory");
+    const unsigned asked = host_allocations;
+    made = made && ring_prepare(ring, &config, api);
+    asked_again += host_allocations != asked;
+  }
+  tap_ok(made && tries == 2 * ring->slot_count && kept == tries,
+         "pinned slots that can't grow, at any of %u allocations, stay what they were for floats",
+         tries);
+  tap_ok(told == tries && !asked_again, "it is told, and not asked for at every launch: %s",
+         ring->small);
+  bool apart = ring_piece_elements(ring, ADAM_TYPE_DOUBLE) >= CHUNK_ELEMENTS;
+  const size_t half_bytes = ring->slot_elements * sizeof(float);
+  for (unsigned i = 0; i < ring->slot_count && apart; i++) {
+    const struct ring_slot *slot = &ring->slots[i];
+    apart = slot->words != before.slots[i].words && slot->gradient != before.slots[i].gradient &&
+            slot->second - slot->first == RING_HEAD + half_bytes &&
+            slot->second + half_bytes <= slot->first + ring->slot_bytes;
+    memset(slot->update, 1, half_bytes);
+    memset(slot->gradient, 2, half_bytes);
+    apart = apart && slot->words->ready == 0 && slot->words->done == 0;
+  }
+  tap_ok(apart, "then they grow to hold a chunk of doubles, and both halves fit their slot");
+  tap_ok(host_blocks == blocks_before + 2 * ring->slot_count,
+         "what a step in flight may still use is not given back");
+  ring_forget(current, false);
+  context_ends();
+}
+
 static void test_launches(void) {
   const struct adam_candidate candidates[] = {
       {.generation = ADAM_FLOAT, .mode = ADAM_W, .decay = ADAM_DECAY_NONE},
@@ -380,6 +441,7 @@ int main(void) {
   current = (CUcontext)0x1200;
   test_little_state();
   test_larger_kernel();
+  test_growth(offload_adam());
   test_launches();
   return tap_done();
 }
