@@ -7,6 +7,7 @@
 #include "../policy/report.h"
 #include "driver.h"
 #include "foreach.h"
+#include "image.h"
 #include "quiet.h"
 #include "range.h"
 #include "recognise.h"
@@ -83,8 +84,8 @@ const struct foreign *foreign_of(CUfunction function, const char *name) {
   foreign->kind = kind;
   size_t offset;
   while (foreign->parameters < COUNTED_PARAMETERS &&
-         recognise_parameter(function, foreign->parameters, &offset,
-                             &foreign->parameter_bytes[foreign->parameters]))
+         image_parameter(function, foreign->parameters, &offset,
+                         &foreign->parameter_bytes[foreign->parameters]))
     foreign->parameters++;
   if (kind->count != COUNT_LIST)
     return foreign;

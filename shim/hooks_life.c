@@ -2,6 +2,7 @@
    streams and contexts that go away, captures that open and close. */
 #include "graphs.h"
 #include "hooks.h"
+#include "image.h"
 #include "lock.h"
 #include "state.h"
 #include "step.h"
@@ -18,15 +19,21 @@ CUresult hook_cuInit(unsigned flags) {
 
 CUresult hook_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   CUresult result = hook_pass(cuModuleGetFunction, (function, module, name));
-  if (result == CUDA_SUCCESS && process_active())
-    step_kernel_seen(name);
+  if (result == CUDA_SUCCESS && process_active()) {
+    (void)step_kernel_seen(name);
+    if (image_wanted())
+      image_kernel_found(*function, module, name);
+  }
   return result;
 }
 
 CUresult hook_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
   CUresult result = hook_pass(cuLibraryGetKernel, (kernel, library, name));
-  if (result == CUDA_SUCCESS && process_active())
-    step_kernel_seen(name);
+  if (result == CUDA_SUCCESS && process_active()) {
+    (void)step_kernel_seen(name);
+    if (image_wanted())
+      image_kernel_found(*kernel, library, name);
+  }
   return result;
 }
 
@@ -39,12 +46,18 @@ static void forget_functions(void) {
 
 CUresult hook_cuModuleUnload(CUmodule module) {
   forget_functions();
-  return hook_pass(cuModuleUnload, (module));
+  CUresult result = hook_pass(cuModuleUnload, (module));
+  if (result == CUDA_SUCCESS && image_wanted())
+    image_unloaded(module);
+  return result;
 }
 
 CUresult hook_cuLibraryUnload(CUlibrary library) {
   forget_functions();
-  return hook_pass(cuLibraryUnload, (library));
+  CUresult result = hook_pass(cuLibraryUnload, (library));
+  if (result == CUDA_SUCCESS && image_wanted())
+    image_unloaded(library);
+  return result;
 }
 
 /* ---- contexts: steps are drained before the real call, and virtual memory, which outlives its

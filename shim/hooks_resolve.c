@@ -3,13 +3,14 @@
    cuGetProcAddress: the real one is asked first, and what it hands out is exchanged by identity; so
    versions, flags and unknown names are the driver's business.
 
-   __cudaRegisterFunction (crt/host_runtime.h): every program and library registers its kernels'
-   names with its runtime before main. They are read here on their way, since they tell whether a
-   known Adam kernel is there long before it is loaded. Runs 100,000 times at load, before cuInit:
+   __cudaRegisterFatBinary, __cudaRegisterFunction (crt/host_runtime.h): every program and library registers its images, and
+   after each its kernels' names, with its runtime before main. They are read here on their way, since they tell whether a
+   known Adam kernel is there long before it is loaded, and where its image lies. Runs 100,000 times at load, before cuInit:
    no output, no allocation, a few nanoseconds. */
 #include "../policy/report.h"
 #include "elf.h"
 #include "hooks.h"
+#include "image.h"
 #include "step.h"
 
 CUresult hook_cuGetProcAddress(const char *name, void **pointer, int version, cuuint64_t flags) {
@@ -33,82 +34,103 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **pointer, int version,
 struct registration {
   struct elf_object module;
   uint64_t generation;
-  void *target;
+  void *image_target, *function_target;
 };
 static __thread struct registration last;
 
+__attribute__((visibility("hidden"), used)) void *register_image_seen(const void *wrapper,
+                                                                      uintptr_t caller);
 __attribute__((visibility("hidden"), used)) void *register_function_seen(const char *name,
                                                                          uintptr_t caller);
 
-static void find_target(uintptr_t caller, uint64_t generation) {
+static void *runtime_function(bool in_object, const char *name) {
+  void *found = in_object ? elf_needed_function(&last.module, name) : NULL;
+  return found ? found : elf_loaded_function(name);
+}
+
+static void find_runtime(uintptr_t caller) {
+  const uint64_t generation = elf_generation();
+  if (generation == last.generation && caller - last.module.start < last.module.bytes)
+    return;
   report_see_stderr(); /* programs register before they open files */
   last = (struct registration){.generation = generation};
-  if (elf_object_at(caller, &last.module))
-    last.target = elf_needed_function(&last.module, "__cudaRegisterFunction");
-  if (!last.target)
-    last.target = elf_loaded_function("__cudaRegisterFunction");
+  const bool in_object = elf_object_at(caller, &last.module);
+  last.image_target = runtime_function(in_object, "__cudaRegisterFatBinary");
+  last.function_target = runtime_function(in_object, "__cudaRegisterFunction");
+}
+
+void *register_image_seen(const void *wrapper, uintptr_t caller) {
+  image_wrapper_seen(wrapper);
+  find_runtime(caller);
+  return last.image_target;
 }
 
 void *register_function_seen(const char *name, uintptr_t caller) {
-  uint64_t generation = elf_generation();
-  if (name)
-    step_kernel_seen(name);
-  if (generation != last.generation || caller - last.module.start >= last.module.bytes)
-    find_target(caller, generation);
-  return last.target;
+  if (step_kernel_seen(name))
+    image_adam_registered(name);
+  find_runtime(caller);
+  return last.function_target;
 }
 
-/* Ten arguments, some on the stack: left as they are, and a jump. Without a runtime it returns. */
+/* Up to ten arguments, some on the stack: left as they are, and a jump. Without a runtime it returns. */
 #if defined(__x86_64__)
-__asm__(".text\n.balign 16\n.globl __cudaRegisterFunction\n"
-        ".type __cudaRegisterFunction,@function\n__cudaRegisterFunction:\n"
-        "  .cfi_startproc\n"
-        "  endbr64\n"
-        "  pushq %rdi\n  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %rsi\n  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %rdx\n  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %rcx\n  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %r8\n  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %r9\n  .cfi_adjust_cfa_offset 8\n"
-        "  subq $8, %rsp\n  .cfi_adjust_cfa_offset 8\n"
-        "  movq %rcx, %rdi\n"     /* the fourth argument: the device function's name */
-        "  movq 56(%rsp), %rsi\n" /* the return address */
-        "  call register_function_seen\n"
-        "  addq $8, %rsp\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %r9\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %r8\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rcx\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rdx\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rsi\n  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rdi\n  .cfi_adjust_cfa_offset -8\n"
-        "  testq %rax, %rax\n"
-        "  je 1f\n"
-        "  jmp *%rax\n"
-        "1: ret\n"
-        "  .cfi_endproc\n.size __cudaRegisterFunction, .-__cudaRegisterFunction\n");
+#define REGISTER(function, seen, argument)                                                         \
+  __asm__(".text\n.balign 16\n.globl " #function "\n"                                              \
+          ".type " #function ",@function\n" #function ":\n"                                        \
+          "  .cfi_startproc\n"                                                                     \
+          "  endbr64\n"                                                                            \
+          "  pushq %rdi\n  .cfi_adjust_cfa_offset 8\n"                                             \
+          "  pushq %rsi\n  .cfi_adjust_cfa_offset 8\n"                                             \
+          "  pushq %rdx\n  .cfi_adjust_cfa_offset 8\n"                                             \
+          "  pushq %rcx\n  .cfi_adjust_cfa_offset 8\n"                                             \
+          "  pushq %r8\n  .cfi_adjust_cfa_offset 8\n"                                              \
+          "  pushq %r9\n  .cfi_adjust_cfa_offset 8\n"                                              \
+          "  subq $8, %rsp\n  .cfi_adjust_cfa_offset 8\n"                                          \
+          "  movq %" argument ", %rdi\n"                                                           \
+          "  movq 56(%rsp), %rsi\n" /* the return address */                                       \
+          "  call " #seen "\n"                                                                     \
+          "  addq $8, %rsp\n  .cfi_adjust_cfa_offset -8\n"                                         \
+          "  popq %r9\n  .cfi_adjust_cfa_offset -8\n"                                              \
+          "  popq %r8\n  .cfi_adjust_cfa_offset -8\n"                                              \
+          "  popq %rcx\n  .cfi_adjust_cfa_offset -8\n"                                             \
+          "  popq %rdx\n  .cfi_adjust_cfa_offset -8\n"                                             \
+          "  popq %rsi\n  .cfi_adjust_cfa_offset -8\n"                                             \
+          "  popq %rdi\n  .cfi_adjust_cfa_offset -8\n"                                             \
+          "  testq %rax, %rax\n"                                                                   \
+          "  je 1f\n"                                                                              \
+          "  jmp *%rax\n"                                                                          \
+          "1: ret\n"                                                                               \
+          "  .cfi_endproc\n.size " #function ", .-" #function "\n")
+#define FIRST_ARGUMENT "rdi"
+#define FOURTH_ARGUMENT "rcx"
 #elif defined(__aarch64__)
-__asm__(".text\n.balign 16\n.globl __cudaRegisterFunction\n"
-        ".type __cudaRegisterFunction,%function\n__cudaRegisterFunction:\n"
-        "  .cfi_startproc\n"
-        "  hint #34\n" /* bti c */
-        "  stp x29, x30, [sp, #-80]!\n  .cfi_adjust_cfa_offset 80\n"
-        "  .cfi_rel_offset x29, 0\n  .cfi_rel_offset x30, 8\n"
-        "  stp x0, x1, [sp, #16]\n"
-        "  stp x2, x3, [sp, #32]\n"
-        "  stp x4, x5, [sp, #48]\n"
-        "  stp x6, x7, [sp, #64]\n"
-        "  mov x0, x3\n" /* the fourth argument: the device function's name */
-        "  mov x1, x30\n"
-        "  bl register_function_seen\n"
-        "  mov x16, x0\n"
-        "  ldp x0, x1, [sp, #16]\n"
-        "  ldp x2, x3, [sp, #32]\n"
-        "  ldp x4, x5, [sp, #48]\n"
-        "  ldp x6, x7, [sp, #64]\n"
-        "  ldp x29, x30, [sp], #80\n  .cfi_adjust_cfa_offset -80\n"
-        "  .cfi_restore x29\n  .cfi_restore x30\n"
-        "  cbz x16, 1f\n"
-        "  br x16\n"
-        "1: ret\n"
-        "  .cfi_endproc\n.size __cudaRegisterFunction, .-__cudaRegisterFunction\n");
+#define REGISTER(function, seen, argument)                                                         \
+  __asm__(".text\n.balign 16\n.globl " #function "\n"                                              \
+          ".type " #function ",%function\n" #function ":\n"                                        \
+          "  .cfi_startproc\n"                                                                     \
+          "  hint #34\n" /* bti c */                                                               \
+          "  stp x29, x30, [sp, #-80]!\n  .cfi_adjust_cfa_offset 80\n"                             \
+          "  .cfi_rel_offset x29, 0\n  .cfi_rel_offset x30, 8\n"                                   \
+          "  stp x0, x1, [sp, #16]\n"                                                              \
+          "  stp x2, x3, [sp, #32]\n"                                                              \
+          "  stp x4, x5, [sp, #48]\n"                                                              \
+          "  stp x6, x7, [sp, #64]\n"                                                              \
+          "  mov x0, " argument "\n"                                                               \
+          "  mov x1, x30\n"                                                                        \
+          "  bl " #seen "\n"                                                                       \
+          "  mov x16, x0\n"                                                                        \
+          "  ldp x0, x1, [sp, #16]\n"                                                              \
+          "  ldp x2, x3, [sp, #32]\n"                                                              \
+          "  ldp x4, x5, [sp, #48]\n"                                                              \
+          "  ldp x6, x7, [sp, #64]\n"                                                              \
+          "  ldp x29, x30, [sp], #80\n  .cfi_adjust_cfa_offset -80\n"                              \
+          "  .cfi_restore x29\n  .cfi_restore x30\n"                                               \
+          "  cbz x16, 1f\n"                                                                        \
+          "  br x16\n"                                                                             \
+          "1: ret\n"                                                                               \
+          "  .cfi_endproc\n.size " #function ", .-" #function "\n")
+#define FIRST_ARGUMENT "x0"
+#define FOURTH_ARGUMENT "x3"
 #endif
+REGISTER(__cudaRegisterFatBinary, register_image_seen, FIRST_ARGUMENT);
+REGISTER(__cudaRegisterFunction, register_function_seen, FOURTH_ARGUMENT); /* the device's name */

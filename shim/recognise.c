@@ -5,6 +5,7 @@
 #include "recognise.h"
 #include "driver.h"
 #include "foreign.h"
+#include "image.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -231,23 +232,20 @@ static _Atomic uint64_t *cache_word(CUfunction function) {
   return &cache[(uint32_t)((uintptr_t)function >> 4) * 2654435761u >> 20];
 }
 
-bool recognise_parameter(CUfunction function, size_t index, size_t *offset, size_t *size) {
-  if (driver.cuFuncGetParamInfo &&
-      driver.cuFuncGetParamInfo(function, index, offset, size) == CUDA_SUCCESS)
-    return true;
-  return driver.cuKernelGetParamInfo &&
-         driver.cuKernelGetParamInfo((CUkernel)function, index, offset, size) == CUDA_SUCCESS;
-}
-
-/* Says once a row that a kernel of the right name has parameters that we don't know. */
-static void report_layout(const struct parts *parts, unsigned count, size_t metadata_bytes) {
+/* Says once a row that a kernel of the right name has parameters that we don't know. `unread`: why its image doesn't tell them
+   either, where the driver doesn't. */
+static void report_layout(const struct parts *parts, const char *unread, unsigned count,
+                          size_t metadata_bytes) {
   static _Atomic unsigned rows;
   if (atomic_fetch_add_explicit(&rows, 1, memory_order_relaxed) >= 8)
     return;
   char why[sizeof(((struct report_function *)0)->why)] = "";
-  if (count == 0)
-    snprintf(why, sizeof why,
-             "this driver tells no parameter layouts (cuFuncGetParamInfo, CUDA 12.4): left alone");
+  if (unread)
+    snprintf(
+        why, sizeof why,
+        "this driver (before CUDA 12.4) tells no parameter layouts, and the kernel's image %s: "
+        "left alone",
+        unread);
   else
     snprintf(why, sizeof why,
              "the parameters are laid out in a way this version does not know (%u parameters, the "
@@ -276,14 +274,15 @@ static bool classify(CUfunction function, const char *name, struct function *met
       met->foreign = foreign_of(function, name);
     return met->foreign;
   }
+  const char *unread = image_wanted() ? image_check(function) : NULL;
   size_t offsets[PARAMETERS_MOST + 1] = {0}, sizes[PARAMETERS_MOST + 1] = {0};
   unsigned count = 0;
   while (count <= PARAMETERS_MOST &&
-         recognise_parameter(function, count, &offsets[count], &sizes[count]))
+         image_parameter(function, count, &offsets[count], &sizes[count]))
     count++;
   if (recognise_layout(name, count, offsets, sizes, family))
     return true;
-  report_layout(&parts, count, sizes[0]);
+  report_layout(&parts, unread, count, sizes[0]);
   return false;
 }
 
@@ -347,7 +346,7 @@ struct function *recognise(CUfunction function) {
   uint64_t found = atomic_load_explicit(word, memory_order_acquire);
   if (found >> INDEX_BITS != handle) {
     const unsigned flush = atomic_load_explicit(&flushes, memory_order_seq_cst);
-    const char *name = driver_function_name(function);
+    const char *name = image_function_name(function);
     struct function met;
     int index = name ? foreign_index(function, name) : -1;
     if (name && index < 0 && classify(function, name, &met))

@@ -126,9 +126,6 @@ void recognise_forget(void);
 /* Calls `visit` for every function ever recognised. Under the enqueue lock. */
 void recognise_each(void (*visit)(struct function *, void *), void *context);
 
-/* Offset and size of a function's (or, in its place, a kernel's) parameter; false past the last. */
-bool recognise_parameter(CUfunction, size_t index, size_t *offset, size_t *size);
-
 /* Whether a mangled name is one of families.def. The layout of its parameters is another question.
  */
 bool recognise_name(const char *name);

@@ -12,6 +12,7 @@
 #include "driver.h"
 #include "foreach.h"
 #include "graphs.h"
+#include "image.h"
 #include "process.h"
 #include "quiet.h"
 #include "state.h"
@@ -31,6 +32,7 @@ struct parameters {
   CUfunction function;
   _Atomic uint64_t generation;
   struct parameters *older; /* same handle, other sizes */
+  bool unknown;             /* nobody tells their sizes */
   bool has_list;            /* the first parameter is one */
   struct foreach_list list;
   uint32_t count;
@@ -50,9 +52,11 @@ static size_t function_slot(CUfunction function) {
 }
 
 /* Size of a parameter; 0 past the last. A kernel may come in place of a function (cuda.h,
-   cuLaunchKernel): only the first parameter is asked for both ways. */
+   cuLaunchKernel): only the first parameter is asked for both ways. Of drivers that tell neither, the image is asked. */
 static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   size_t offset, bytes;
+  if (image_wanted())
+    return image_parameter(function, i, &offset, &bytes) ? bytes : 0;
   if (!*kernel && driver.cuFuncGetParamInfo &&
       !driver.cuFuncGetParamInfo(function, i, &offset, &bytes))
     return bytes;
@@ -64,7 +68,7 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
 }
 
 static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
-  const char *name = bytes > WEAK_BYTES ? driver_function_name(function) : NULL;
+  const char *name = bytes > WEAK_BYTES ? image_function_name(function) : NULL;
   return name && foreach_list_of(name, bytes, list);
 }
 
@@ -89,6 +93,13 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
   made->function = function;
   made->count = count;
   made->older = NULL;
+  const char *why = !count && image_wanted() ? image_why(function) : NULL;
+  made->unknown = why != NULL;
+  if (why)
+    report_reason("some launches can't be scanned for state, and count as uses of all of it: this "
+                  "driver (before CUDA "
+                  "12.4) tells no parameter sizes, and the kernel's image %s",
+                  why);
   made->has_list = count && list_of(function, made->bytes[0], &made->list);
   atomic_init(&made->generation, now);
   return made;
@@ -110,6 +121,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
       continue;
     struct parameters *same = first;
     while (same && (same->count != made->count || same->has_list != made->has_list ||
+                    same->unknown != made->unknown ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
@@ -282,17 +294,24 @@ static void scan_extra(struct scan *scan, void **extra) {
     scan_bytes(scan, buffer, bytes);
 }
 
+/* Nobody tells what the launch takes. */
+static void scan_unknown(const struct scan *scan) {
+  if (!scan->holder)
+    touch_everything(scan->stream);
+  if (scan->holder || touch_captured(scan->stream))
+    touch_hold_everything(scan->holder ? *scan->holder : GRAPHS_CAPTURES);
+}
+
 static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
                         void **kernel_parameters, void **extra) {
   if (extra && !kernel_parameters) {
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
-    if (!driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo) {
-      report_reason("launches are not scanned for state: this driver doesn't tell parameter sizes "
-                    "(CUDA 12.4 or later does)");
+    const struct parameters *sizes = find_parameters(function);
+    if (sizes && sizes->unknown) {
+      scan_unknown(scan);
       return;
     }
-    const struct parameters *sizes = find_parameters(function);
     for (uint32_t i = 0; sizes && i < sizes->count; i++)
       if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
         scan_bytes(scan, kernel_parameters[i], sizes->bytes[i]);

@@ -407,9 +407,11 @@ void step_forget_context(CUcontext context, bool gone) {
   recognise_each(forget_branches, context);
 }
 
-void step_kernel_seen(const char *name) {
-  if (name && !atomic_load_explicit(&adam_seen, memory_order_relaxed) && recognise_name(name))
+bool step_kernel_seen(const char *name) {
+  const bool known = name && recognise_name(name);
+  if (known && !atomic_load_explicit(&adam_seen, memory_order_relaxed))
     atomic_store_explicit(&adam_seen, true, memory_order_relaxed);
+  return known;
 }
 
 bool step_adam_seen(void) {

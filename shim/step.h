@@ -32,8 +32,8 @@ void step_forget_functions(void);
 void step_forget_context(CUcontext context, bool gone);
 void step_context_may_end(CUcontext context);
 
-/* A kernel's name was registered with the runtime or looked up: remembers whether a known Adam kernel is among them. */
-void step_kernel_seen(const char *name);
+/* A kernel's name was registered with the runtime or looked up: whether it is a known Adam kernel; step_adam_seen remembers. */
+bool step_kernel_seen(const char *name);
 bool step_adam_seen(void);
 
 /* The process exits: bounded wait for what is in flight, then releases it as failed. */

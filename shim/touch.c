@@ -131,6 +131,14 @@ void touch_everything(CUstream stream) {
   range_table_release();
 }
 
+void touch_hold_everything(struct graph_holder holder) {
+  range_table_hold();
+  struct range *range;
+  for (size_t i = 0; (range = range_nth(i)); i++)
+    graphs_hold(holder, range);
+  range_table_release();
+}
+
 /* ---- copies and memsets ---- */
 
 void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {

@@ -3,6 +3,7 @@
    scan.c. Called from any thread; takes the range table's lock only. */
 #ifndef OFFLOAD_TOUCH_H
 #define OFFLOAD_TOUCH_H
+#include "graphs.h"
 #include "range.h"
 
 /* A stream of the range's context is about to work on it. 0 counts as the legacy stream. */
@@ -20,9 +21,12 @@ struct toucher touch_by(CUstream stream);
 CUcontext touch_context(CUstream stream);
 bool touch_captured(CUstream stream);
 
-/* A graph is about to be launched. What its nodes touch is not known here: it may be anything, so
-   moving waits for it. */
+/* A graph, or a kernel whose parameters nobody tells, is about to be launched. What it touches is not known: it may be anything,
+   so moving waits for it. */
 void touch_everything(CUstream stream);
+
+/* The same of a kernel's node, or one that is captured: its graph holds every range. */
+void touch_hold_everything(struct graph_holder);
 
 /* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
    where it is (what is captured, everywhere), and says so; the pieces of [from, to), or from an

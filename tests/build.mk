@@ -69,3 +69,18 @@ test-long:
 	$(MAKE) --no-print-directory test-releases
 	$(MAKE) --no-print-directory test-mutants
 	$(MAKE) --no-print-directory check
+
+# Training steps on the simulated clock.
+TRAIN_STEP := $(B)/tests/e2e/train_step
+$(TRAIN_STEP): tests/e2e/train_step.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -ldl
+test-programs: $(TRAIN_STEP)
+
+## sim-steps: exposed and hidden time of cpu, stream and direct on the clock's machines (build/sim_steps.json); README.md must have its table
+## sim-steps-table: the same, and puts the table into README.md
+.PHONY: sim-steps sim-steps-table
+sim-steps sim-steps-table: deps
+	@$(MAKE) --no-print-directory all $(TRAIN_STEP) $(B)/tests/e2e/exact-212-adamw.ptx >$(B)/sim-steps-build.log 2>&1 || \
+	  { tail -n 20 $(B)/sim-steps-build.log; exit 1; }
+	$(PYTHON) tests/sim_steps.py --build $(B) --out $(B)/sim_steps.json --$(if $(filter %-table,$@),write-table,table) README.md

@@ -75,5 +75,5 @@ between() {
   "$SIM" --help | grep -q GPUSIM_PROFILE
   GPUSIM_PROFILE=h300 run "$SIM" "$PROGRAM" "$KERNEL" steps=1
   [ "$status" -eq 87 ]
-  [[ $output == *"GPUSIM_PROFILE=h300: no such machine; known are h200, h100-8, a100-pcie4, rtx4090, gh200"* ]]
+  [[ $output == *"GPUSIM_PROFILE=h300: no such machine; known are h200, h100-8, a100-pcie4, rtx4090, gh200, h200-8, a100-40-2, rtx4070tis"* ]]
 }

@@ -35,7 +35,7 @@ GPUSIM_LINK = $(CC) $(CFLAGS_ALL) $(HARDEN) -shared -Wl,-soname,libcuda.so.1 -Wl
 $(GPUSIM)/libcuda.so.1: $(GPUSIM_OBJECTS) $(B)/gen/gpusim/exports_13000.map
 	$(GPUSIM_LINK)
 # The same driver with the exports of an older one; `run` takes it for GPUSIM_DRIVER.
-GPUSIM_OLDER := 11080 12000 12020 12040 12080
+GPUSIM_OLDER := 11080 12000 12010 12020 12030 12040 12080
 GPUSIM_OLDER_DRIVERS := $(GPUSIM_OLDER:%=$(GPUSIM)/driver_%/libcuda.so.1)
 ALL += $(GPUSIM_OLDER_DRIVERS)
 $(GPUSIM_OLDER_DRIVERS): $(GPUSIM)/driver_%/libcuda.so.1: $(GPUSIM_OBJECTS) $(B)/gen/gpusim/exports_%.map

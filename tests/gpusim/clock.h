@@ -3,10 +3,11 @@
    logged, and at exit a discrete-event simulation replays the log.
 
      clock_log.c      what was submitted, what it waits for, what it costs   (called by the driver)
-     clock_profile.c  the machine: profiles.def, GPUSIM_KERNEL_TIME, GPUSIM_HOST_WORK
+     clock_profile.c  the terms of a replay: profiles.def, GPUSIM_KERNEL_TIME, GPUSIM_HOST_WORK
      clock_events.c   the replay, log and machine in, times out; with clock_work.c (what the CPU
                       does between two words) and clock_rates.c (how fast what runs goes)
      clock_trace.c    the timeline, the counters, the line at exit
+     clock_replays.c  the same log on other terms: GPUSIM_REPLAYS
 
    The log is in causal order: calls that submit at their submission, calls that wait when they
    return. The replay keeps to it: nothing happens on the host before what was logged before it. */
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum clock_engine {
   NO_ENGINE,
@@ -101,18 +103,36 @@ void *clock_room(void *items, size_t count, size_t *capacity, size_t item_bytes)
 /* ---- clock_profile.c ---- */
 struct clock_profile {
   const char *name;
-  double hbm, fp32, bf16, up, down, up_both, down_both, pageable, sm_read, sm_write, peer, dram,
-      drive_read, drive_write, call, launch, copy;
+  double memory, hbm, fp32, bf16, up, down, up_both, down_both, pageable, sm_read, sm_write, peer,
+      dram, drive_read, drive_write, call, launch, copy;
   int sms, copy_engines, gpus;
+};
+struct clock_kernel_time { /* of kernels whose name fits the pattern */
+  const char *pattern;
+  double amount; /* ns, or FLOP at the machine's bf16 peak */
+  bool flop;
+};
+/* A machine, and how what was logged counts on it. */
+struct clock_terms {
+  const struct clock_profile *profile;
+  double scale;  /* bytes, instructions and blocks count so many times */
+  double starts; /* so do calls and starts */
+  struct clock_kernel_time *times;
+  size_t time_count, time_capacity;
+  /* What the CPU is taken to do for each byte that came down to it: CLOCK_DRAM, DRIVE_READ, DRIVE_WRITE. */
+  double host_ratio[CLOCK_RESOURCES];
 };
 /* Reads GPUSIM_PROFILE and what belongs to it; ends the process on a bad value. */
 void clock_profile_load(void);
-/* NULL: no clock. */
-const struct clock_profile *clock_profile(void);
-/* Whether GPUSIM_KERNEL_TIME gives kernels of this name a duration. */
-bool clock_kernel_time(const char *name, double *ns);
-/* What the CPU is taken to do for each byte that came down to it: CLOCK_DRAM, DRIVE_READ, DRIVE_WRITE. */
-double clock_host_ratio(enum clock_resource);
+/* The environment's; NULL: no clock. */
+const struct clock_terms *clock_terms(void);
+/* Each sets one of the terms from text; false when it is not understood. */
+bool clock_terms_profile(struct clock_terms *, const char *name);
+bool clock_terms_kernel_time(struct clock_terms *, const char *words);
+bool clock_terms_host_work(struct clock_terms *, const char *words);
+bool clock_terms_number(double *, const char *words);
+/* Whether kernels of this name have a given duration. */
+bool clock_kernel_time(const struct clock_terms *, const char *name, double *ns);
 
 /* ---- clock_events.c ---- */
 /* By clock_kinds.def. */
@@ -126,21 +146,42 @@ struct clock_worker { /* a piece of work of a host thread, declared or inferred 
   int device;
   struct clock_span span;
 };
+struct clock_sums {
+  double kernel_ns, copy_ns, copy_exposed_ns, host_ns, host_exposed_ns, exposed_ns;
+  /* in which kernels of given duration run; in which something else runs; in which both do */
+  double given_ns, other_ns, hidden_ns;
+  double full_ns[CLOCK_RESOURCES]; /* in which what runs can use no more of it */
+  double amount[CLOCK_RESOURCES];
+};
+struct clock_mark {
+  const char *name;
+  double ns;
+  struct clock_sums sums; /* up to then */
+};
 struct clock_result {
   struct clock_span *spans; /* one an entry */
   struct clock_worker *workers;
   size_t worker_count;
-  double total_ns, kernel_ns, copy_ns, copy_exposed_ns, host_ns, host_exposed_ns, exposed_ns;
+  struct clock_mark *marks;
+  size_t mark_count, mark_capacity;
+  double total_ns;
+  struct clock_sums sums;
   uint64_t unmeasured; /* kernels without bytes, instructions or a given duration */
   uint64_t inferred;   /* value waits that only the CPU can have released */
   uint64_t assumed;    /* value waits that nothing in the log explains */
 };
-/* Bytes, instructions and blocks count `scale` times. */
-void clock_replay(const struct clock_log *, const struct clock_profile *, double scale,
-                  struct clock_result *);
+void clock_replay(const struct clock_log *, const struct clock_terms *, struct clock_result *);
 void clock_result_free(struct clock_result *);
 
 /* ---- clock_trace.c ---- */
 /* Replays, sets the counters and writes GPUSIM_TIMELINE; at the end of the process also a line. */
 void clock_report(bool at_exit);
+/* As a string of JSON. */
+void clock_print_text(FILE *, const char *words);
+
+/* ---- clock_replays.c ---- */
+/* Reads GPUSIM_REPLAYS; ends the process when it can't be read. */
+void clock_replays_load(void);
+/* Replays the log on each of its terms and writes what came out beside the file. */
+void clock_replays_write(void);
 #endif

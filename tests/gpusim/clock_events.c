@@ -16,7 +16,7 @@ enum { TINY_PART = 16 };
 
 void clock_scaled(const struct replay *r, const double *from, double *into) {
   for (int i = 0; i < CLOCK_RESOURCES; i++)
-    into[i] = from[i] * (i == CLOCK_TIME ? 1 : r->scale);
+    into[i] = from[i] * (i == CLOCK_TIME ? 1 : r->terms->scale);
 }
 
 enum clock_engine clock_engine_of(enum clock_kind kind) {
@@ -63,13 +63,18 @@ static void start_operation(struct replay *r, size_t i) {
   double amount[CLOCK_RESOURCES], given;
   r->result->spans[i].started = r->now;
   clock_scaled(r, cost->amount, amount);
-  if (cost->kind == CLOCK_KERNEL && clock_kernel_time(cost->name, &given)) {
+  const bool timed = cost->kind == CLOCK_KERNEL && clock_kernel_time(r->terms, cost->name, &given);
+  if (timed) {
     memset(amount, 0, sizeof amount);
     amount[CLOCK_TIME] = given;
   } else if (cost->kind == CLOCK_KERNEL && !cost->measured) {
     r->result->unmeasured++;
   }
-  clock_run(r, cost->kind, entry->device, amount, cost->pageable)->entry = i;
+  struct running *run = clock_run(r, cost->kind, entry->device, amount, cost->pageable);
+  run->entry = i;
+  run->given = timed;
+  if (timed) /* as many as there are */
+    run->lead /= r->terms->starts;
 }
 
 static bool takes_time(const struct clock_cost *cost) {
@@ -81,7 +86,7 @@ static bool takes_time(const struct clock_cost *cost) {
 
 static bool tiny(const struct replay *r, const struct clock_cost *cost) {
   return cost->kind == CLOCK_KERNEL &&
-         (double)cost->blocks * r->scale * TINY_PART <= (double)r->profile->sms;
+         (double)cost->blocks * r->terms->scale * TINY_PART <= (double)r->profile->sms;
 }
 
 static void dispatch(struct replay *r, size_t i) {
@@ -118,6 +123,13 @@ static void end_running(struct replay *r, const struct running *run) {
 
 /* ---- what can happen now ---- */
 
+static void mark(struct replay *r, const char *name) {
+  struct clock_result *result = r->result;
+  result->marks =
+      clock_room(result->marks, result->mark_count, &result->mark_capacity, sizeof *result->marks);
+  result->marks[result->mark_count++] = (struct clock_mark){name, r->now, result->sums};
+}
+
 static bool host_steps(struct replay *r) {
   const struct clock_log *log = r->log;
   if (r->cursor >= log->count || r->host_works || r->host_free > r->now)
@@ -144,6 +156,9 @@ static bool host_steps(struct replay *r) {
     r->host_works = true;
     return true;
   }
+  case CLOCK_MARK:
+    mark(r, entry->cost.name);
+    break;
   case CLOCK_WORKER:
     break;
   default: {
@@ -155,7 +170,7 @@ static bool host_steps(struct replay *r) {
     span->submitted = r->now;
     span->started = -1;
     push(r, &r->queues[entry->device][entry->queue], i);
-    r->host_free = r->now + r->profile->call * 1e3;
+    r->host_free = r->now + r->profile->call * r->terms->starts * 1e3;
     r->cursor++;
     return true;
   }
@@ -250,11 +265,11 @@ static void replay_begin(struct replay *r) {
   }
 }
 
-void clock_replay(const struct clock_log *log, const struct clock_profile *profile, double scale,
+void clock_replay(const struct clock_log *log, const struct clock_terms *terms,
                   struct clock_result *result) {
   *result = (struct clock_result){0};
   struct replay *r = gpusim_new(sizeof *r);
-  *r = (struct replay){.log = log, .profile = profile, .scale = scale, .result = result};
+  *r = (struct replay){.log = log, .terms = terms, .profile = terms->profile, .result = result};
   replay_begin(r);
   clock_work_find(r);
   result->worker_count = r->work_count;
@@ -290,4 +305,5 @@ void clock_replay(const struct clock_log *log, const struct clock_profile *profi
 void clock_result_free(struct clock_result *result) {
   free(result->spans);
   free(result->workers);
+  free(result->marks);
 }

@@ -1,6 +1,6 @@
-/* The machine whose time the clock tells: a line of profiles.def, chosen by GPUSIM_PROFILE, and what
-   the environment says about kernels and about the CPU's work. Read once, in cuInit, like all
-   switches; a bad value ends the process. */
+/* On which terms the log is replayed: the machine, a line of profiles.def, and how much what was logged
+   counts there. Those of the environment are read once, in cuInit, like all switches; a bad value
+   ends the process. */
 #include "tests/gpusim/clock.h"
 #include "tests/gpusim/driver.h"
 #include <fnmatch.h>
@@ -14,38 +14,34 @@ static const struct clock_profile profiles[] = {
 #include "profiles.def"
 #undef PROFILE
 };
-static const struct clock_profile *chosen;
 
-struct kernel_time {
-  const char *pattern;
-  double ns;
-};
-static struct kernel_time *kernel_times;
-static size_t kernel_time_count;
 /* 28 bytes of DRAM for 4 of an fp32 gradient: p, g, m, v read, p, m, v written. */
-static double host_ratio[CLOCK_RESOURCES] = {[CLOCK_DRAM] = 7};
+static struct clock_terms terms = {.scale = 1, .starts = 1, .host_ratio = {[CLOCK_DRAM] = 7}};
 
-const struct clock_profile *clock_profile(void) {
-  return chosen;
+const struct clock_terms *clock_terms(void) {
+  return terms.profile != NULL ? &terms : NULL;
 }
 
-double clock_host_ratio(enum clock_resource resource) {
-  return host_ratio[resource];
-}
-
-bool clock_kernel_time(const char *name, double *ns) {
-  for (size_t i = 0; i < kernel_time_count; i++)
-    if (fnmatch(kernel_times[i].pattern, name, 0) == 0) {
-      *ns = kernel_times[i].ns;
+bool clock_kernel_time(const struct clock_terms *of, const char *name, double *ns) {
+  for (size_t i = 0; i < of->time_count; i++)
+    if (fnmatch(of->times[i].pattern, name, 0) == 0) {
+      *ns =
+          of->times[i].flop ? of->times[i].amount / (of->profile->bf16 * 1e3) : of->times[i].amount;
       return true;
     }
   return false;
 }
 
-static const struct clock_profile *find(const char *name) {
+bool clock_terms_profile(struct clock_terms *of, const char *name) {
   for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
-    if (strcmp(profiles[i].name, name) == 0)
-      return &profiles[i];
+    if (strcmp(profiles[i].name, name) == 0) {
+      of->profile = &profiles[i];
+      return true;
+    }
+  return false;
+}
+
+static void refuse_profile(const char *name) {
   char remedy[512] = "no such machine; known are";
   for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
     snprintf(remedy + strlen(remedy), sizeof remedy - strlen(remedy), "%s %s", i > 0 ? "," : "",
@@ -53,46 +49,61 @@ static const struct clock_profile *find(const char *name) {
   gpusim_settings_refuse("GPUSIM_PROFILE", name, remedy);
 }
 
-/* Splits "name=number[unit],..." in place; calls `take` for each part. */
-static void each_part(const char *variable, const char *value, const char *remedy,
-                      bool (*take)(char *name, double number, const char *unit)) {
-  char *copy = strdup(value), *save = NULL;
-  if (copy == NULL)
-    abort();
-  for (char *part = strtok_r(copy, ",", &save); part != NULL; part = strtok_r(NULL, ",", &save)) {
-    char *equals = strrchr(part, '='), *end = NULL;
-    double number = -1;
-    if (equals != NULL && equals != part) {
-      *equals = '\0';
-      number = strtod(equals + 1, &end);
-    }
-    if (end == NULL || end == equals + 1 || !(number >= 0) || !isfinite(number) ||
-        !take(part, number, end))
-      gpusim_settings_refuse(variable, value, remedy);
-  }
-  free(copy);
+/* A number from zero on, and what follows it. */
+static bool number_of(const char *words, double *number, char **unit) {
+  *number = strtod(words, unit);
+  return *unit != words && *number >= 0 && isfinite(*number);
 }
 
-static bool take_kernel_time(char *name, double number, const char *unit) {
-  double ns = 0;
-  if (*unit == '\0' || strcmp(unit, "us") == 0)
-    ns = number * 1e3;
-  else if (strcmp(unit, "flop") == 0)
-    ns = number / (chosen->bf16 * 1e3);
-  else
+bool clock_terms_number(double *number, const char *words) {
+  char *unit;
+  return number_of(words, number, &unit) && *unit == '\0' && *number > 0;
+}
+
+/* Splits "name=number[unit],..."; calls `take` for each part. */
+static bool each_part(struct clock_terms *of, const char *value,
+                      bool (*take)(struct clock_terms *, const char *name, double number,
+                                   const char *unit)) {
+  char *copy = strdup(value), *save = NULL;
+  bool good = true;
+  if (copy == NULL)
+    abort();
+  for (char *part = strtok_r(copy, ",", &save); part != NULL && good;
+       part = strtok_r(NULL, ",", &save)) {
+    char *equals = strrchr(part, '='), *unit;
+    double number;
+    good = equals != NULL && equals != part && number_of(equals + 1, &number, &unit);
+    if (good) {
+      *equals = '\0';
+      good = take(of, part, number, unit);
+    }
+  }
+  free(copy);
+  return good;
+}
+
+static bool take_kernel_time(struct clock_terms *of, const char *name, double number,
+                             const char *unit) {
+  const bool flop = strcmp(unit, "flop") == 0;
+  if (!flop && *unit != '\0' && strcmp(unit, "us") != 0)
     return false;
-  struct kernel_time *grown = realloc(kernel_times, (kernel_time_count + 1) * sizeof *kernel_times);
-  if (grown == NULL)
+  of->times = clock_room(of->times, of->time_count, &of->time_capacity, sizeof *of->times);
+  const char *pattern = strdup(name);
+  if (pattern == NULL)
     abort();
-  kernel_times = grown;
-  kernel_times[kernel_time_count].pattern = strdup(name);
-  if (kernel_times[kernel_time_count].pattern == NULL)
-    abort();
-  kernel_times[kernel_time_count++].ns = ns;
+  of->times[of->time_count++] =
+      (struct clock_kernel_time){pattern, flop ? number : number * 1e3, flop};
   return true;
 }
 
-static bool take_host_ratio(char *name, double number, const char *unit) {
+bool clock_terms_kernel_time(struct clock_terms *of, const char *words) {
+  of->times = NULL;
+  of->time_count = of->time_capacity = 0;
+  return each_part(of, words, take_kernel_time);
+}
+
+static bool take_host_ratio(struct clock_terms *of, const char *name, double number,
+                            const char *unit) {
   static const struct {
     const char *name;
     enum clock_resource resource;
@@ -100,10 +111,14 @@ static bool take_host_ratio(char *name, double number, const char *unit) {
       {"dram", CLOCK_DRAM}, {"drive_read", CLOCK_DRIVE_READ}, {"drive_write", CLOCK_DRIVE_WRITE}};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (*unit == '\0' && strcmp(name, known[i].name) == 0) {
-      host_ratio[known[i].resource] = number;
+      of->host_ratio[known[i].resource] = number;
       return true;
     }
   return false;
+}
+
+bool clock_terms_host_work(struct clock_terms *of, const char *words) {
+  return each_part(of, words, take_host_ratio);
 }
 
 void clock_profile_load(void) {
@@ -116,17 +131,20 @@ void clock_profile_load(void) {
       gpusim_settings_refuse("GPUSIM_KERNEL_TIME", s->kernel_time, alone);
     if (s->host_work != NULL)
       gpusim_settings_refuse("GPUSIM_HOST_WORK", s->host_work, alone);
+    if (s->replays != NULL)
+      gpusim_settings_refuse("GPUSIM_REPLAYS", s->replays, alone);
     return;
   }
-  chosen = find(s->profile);
-  if (s->kernel_time != NULL)
-    each_part("GPUSIM_KERNEL_TIME", s->kernel_time,
-              "expected PATTERN=MICROSECONDS or PATTERN=NUMBERflop, several separated by commas",
-              take_kernel_time);
-  if (s->host_work != NULL)
-    each_part(
-        "GPUSIM_HOST_WORK", s->host_work,
-        "expected dram=, drive_read= or drive_write= with bytes for each byte that comes down, "
-        "several separated by commas",
-        take_host_ratio);
+  if (!clock_terms_profile(&terms, s->profile))
+    refuse_profile(s->profile);
+  terms.scale = (double)s->scale;
+  terms.starts = (double)s->starts;
+  if (s->kernel_time != NULL && !clock_terms_kernel_time(&terms, s->kernel_time))
+    gpusim_settings_refuse(
+        "GPUSIM_KERNEL_TIME", s->kernel_time,
+        "expected PATTERN=MICROSECONDS or PATTERN=NUMBERflop, several separated by commas");
+  if (s->host_work != NULL && !clock_terms_host_work(&terms, s->host_work))
+    gpusim_settings_refuse("GPUSIM_HOST_WORK", s->host_work,
+                           "expected dram=, drive_read= or drive_write= with bytes for each byte "
+                           "that comes down, several separated by commas");
 }

@@ -12,12 +12,12 @@ static double start_of(const struct replay *r, enum clock_kind kind) {
   switch (kind) {
   case CLOCK_KERNEL:
   case CLOCK_FILL:
-    return r->profile->launch * 1e3;
+    return r->profile->launch * r->terms->starts * 1e3;
   case CLOCK_UP_COPY:
   case CLOCK_DOWN_COPY:
   case CLOCK_DEVICE_COPY:
   case CLOCK_PEER_COPY:
-    return r->profile->copy * 1e3;
+    return r->profile->copy * r->terms->starts * 1e3;
   default:
     return 0;
   }
@@ -142,10 +142,35 @@ double clock_until_next(struct replay *r) {
   return least;
 }
 
+/* Whether what uses a resource goes no faster for it: there is no more of it, or of the link not for the
+ * multiprocessors or the CPU that copies. */
+static bool used_up(const struct replay *r, int device, enum clock_resource resource) {
+  const double nearly = 0.999;
+  const bool link = resource == CLOCK_UP || resource == CLOCK_DOWN;
+  const bool both = users(r, device, CLOCK_UP) > 0 && users(r, device, CLOCK_DOWN) > 0;
+  double rate = 0;
+  for (size_t i = 0; i < r->running_count; i++)
+    if (uses(&r->running[i], device, resource)) {
+      if (link && r->running[i].rate[resource] >= r->running[i].limit[resource] * nearly)
+        return true;
+      rate += r->running[i].rate[resource];
+    }
+  return rate >= capacity_of(r->profile, resource, both) * nearly;
+}
+
+static void account_resources(struct replay *r, int device, double ns) {
+  for (int k = 0; k < CLOCK_TIME; k++) {
+    r->result->sums.full_ns[k] += used_up(r, device, (enum clock_resource)k) ? ns : 0;
+    for (size_t i = 0; i < r->running_count; i++)
+      if (uses(&r->running[i], device, k))
+        r->result->sums.amount[k] += r->running[i].rate[k] * ns;
+  }
+}
+
 static void account(struct replay *r, double ns) {
-  struct clock_result *result = r->result;
+  struct clock_sums *result = &r->result->sums;
   for (int d = 0; d < gpusim_settings.devices; d++) {
-    bool kernel = false, copy = false, host = false;
+    bool kernel = false, copy = false, host = false, given = false, other = false;
     for (size_t i = 0; i < r->running_count; i++) {
       const struct running *run = &r->running[i];
       if (run->device != d)
@@ -154,7 +179,13 @@ static void account(struct replay *r, double ns) {
       copy |= run->kind == CLOCK_UP_COPY || run->kind == CLOCK_DOWN_COPY;
       host |= run->kind == CLOCK_WORKER || run->kind == CLOCK_HOST_FUNCTION ||
               run->kind == CLOCK_HOST_WORK;
+      given |= run->given;
+      other |= !run->given;
     }
+    account_resources(r, d, ns);
+    result->given_ns += given ? ns : 0;
+    result->other_ns += other ? ns : 0;
+    result->hidden_ns += given && other ? ns : 0;
     result->kernel_ns += kernel ? ns : 0;
     result->copy_ns += copy ? ns : 0;
     result->host_ns += host ? ns : 0;

@@ -34,12 +34,14 @@ struct running {
   size_t entry, work; /* one of them; or the host's line */
   enum clock_kind kind;
   int device;
+  bool given; /* a kernel of given duration */
   double lead, left[CLOCK_RESOURCES], limit[CLOCK_RESOURCES], rate[CLOCK_RESOURCES];
 };
 struct replay {
   const struct clock_log *log;
-  const struct clock_profile *profile;
-  double scale, now;
+  const struct clock_terms *terms;
+  const struct clock_profile *profile; /* the terms' */
+  double now;
   struct clock_result *result;
   size_t *next; /* in a queue, then in an engine's line */
   bool *done;
@@ -63,7 +65,7 @@ struct replay {
   size_t running_count, running_capacity;
 };
 
-/* Amounts in the log times the scale; times are not scaled. */
+/* Amounts in the log times the scale; times of the log are not scaled. */
 void clock_scaled(const struct replay *, const double *from, double *into);
 
 /* ---- clock_work.c ---- */

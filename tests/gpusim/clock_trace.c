@@ -28,12 +28,14 @@ static const char *const engine_names[CLOCK_ENGINES] = {
 /* ---- events ---- */
 
 /* Names of kernels are the program's: anything may be in them. */
-static void print_text(FILE *file, const char *words) {
+void clock_print_text(FILE *file, const char *words) {
+  fputc('"', file);
   for (; *words != '\0'; words++)
     if (*words == '"' || *words == '\\')
       fprintf(file, "\\%c", *words);
     else
       fprintf(file, (unsigned char)*words < ' ' ? "\\u%04x" : "%c", (unsigned char)*words);
+  fputc('"', file);
 }
 
 static void print_name(FILE *file, int process, int row, const char *name, uint64_t number) {
@@ -46,10 +48,11 @@ static void print_span(FILE *file, int process, uint64_t row, const char *name,
                        const struct clock_cost *cost, double started, double ended) {
   if (started < 0 || ended < started)
     return;
-  fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%llu,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"",
-          process, (unsigned long long)row, started / 1e3, (ended - started) / 1e3);
-  print_text(file, name);
-  fprintf(file, "\",\"args\":{");
+  fprintf(file,
+          ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%llu,\"ts\":%.3f,\"dur\":%.3f,\"name\":", process,
+          (unsigned long long)row, started / 1e3, (ended - started) / 1e3);
+  clock_print_text(file, name);
+  fprintf(file, ",\"args\":{");
   if (cost != NULL) {
     double bytes = 0;
     for (int i = 0; i < CLOCK_TIME; i++)
@@ -142,16 +145,17 @@ static void write_timeline(const struct clock_log *log, const struct clock_resul
 /* ---- the report ---- */
 
 static void count(const struct clock_result *result) {
+  const struct clock_sums *sums = &result->sums;
   const struct {
     enum gpusim_counter counter;
     double ns;
   } times[] = {{GPUSIM_COUNT_clock_total_ns, result->total_ns},
-               {GPUSIM_COUNT_clock_kernel_ns, result->kernel_ns},
-               {GPUSIM_COUNT_clock_copy_ns, result->copy_ns},
-               {GPUSIM_COUNT_clock_copy_exposed_ns, result->copy_exposed_ns},
-               {GPUSIM_COUNT_clock_host_ns, result->host_ns},
-               {GPUSIM_COUNT_clock_host_exposed_ns, result->host_exposed_ns},
-               {GPUSIM_COUNT_clock_exposed_ns, result->exposed_ns}};
+               {GPUSIM_COUNT_clock_kernel_ns, sums->kernel_ns},
+               {GPUSIM_COUNT_clock_copy_ns, sums->copy_ns},
+               {GPUSIM_COUNT_clock_copy_exposed_ns, sums->copy_exposed_ns},
+               {GPUSIM_COUNT_clock_host_ns, sums->host_ns},
+               {GPUSIM_COUNT_clock_host_exposed_ns, sums->host_exposed_ns},
+               {GPUSIM_COUNT_clock_exposed_ns, sums->exposed_ns}};
   for (size_t i = 0; i < sizeof times / sizeof *times; i++)
     gpusim_count_set(times[i].counter, (uint64_t)(times[i].ns + 0.5));
   gpusim_count_set(GPUSIM_COUNT_clock_unmeasured_kernels, result->unmeasured);
@@ -161,7 +165,7 @@ static void count(const struct clock_result *result) {
 
 static void report(const struct clock_log *log) {
   struct clock_result result;
-  clock_replay(log, clock_profile(), (double)gpusim_settings.scale, &result);
+  clock_replay(log, clock_terms(), &result);
   count(&result);
   if (gpusim_settings.timeline != NULL)
     write_timeline(log, &result);
@@ -173,15 +177,16 @@ static double milliseconds(enum gpusim_counter counter) {
 }
 
 void clock_report(bool at_exit) {
-  if (clock_profile() == NULL)
+  if (clock_terms() == NULL)
     return;
   clock_log_read(report);
   if (!at_exit)
     return;
+  clock_replays_write();
   gpusim_trace(0,
                "clock of %s: %.3f ms in all; kernels run %.3f; copies %.3f, exposed %.3f; the CPU "
                "%.3f, exposed %.3f",
-               clock_profile()->name, milliseconds(GPUSIM_COUNT_clock_total_ns),
+               clock_terms()->profile->name, milliseconds(GPUSIM_COUNT_clock_total_ns),
                milliseconds(GPUSIM_COUNT_clock_kernel_ns), milliseconds(GPUSIM_COUNT_clock_copy_ns),
                milliseconds(GPUSIM_COUNT_clock_copy_exposed_ns),
                milliseconds(GPUSIM_COUNT_clock_host_ns),

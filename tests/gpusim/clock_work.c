@@ -2,9 +2,10 @@
    the program (gpusim_clock_host_work), or inferred.
 
    A value wait is released by a write that the log has. When it has none, the CPU wrote the word:
-   that is taken for the end of work that began with the device's last value write before the wait,
-   on the bytes that this write's stream had copied down for it (GPUSIM_HOST_WORK). Work of one host
-   thread is done in order; a device has one inferred thread. */
+   that is taken for the end of work that began with a value write of the device before the wait, on
+   the bytes that this write's stream had copied down for it (GPUSIM_HOST_WORK): the write of that
+   value to a word in the same 64 bytes, where programs keep the words of a slot, else the device's
+   last. Work of one host thread is done in order; a device has one inferred thread. */
 #include "tests/gpusim/clock_replay.h"
 #include <stdlib.h>
 
@@ -102,29 +103,53 @@ static size_t add_work(struct replay *r, struct work work, const char *name, uin
   return index;
 }
 
-/* What came down in each stream since its last value write, and the last value write of each device
-   with what had come down for it. */
+enum { LINE_BYTES = 64 };
+
+/* A value write by which the CPU's work may begin, with what had come down for it. */
+struct beginning {
+  size_t entry;
+  double bytes;
+};
+struct beginnings { /* of a device, in order */
+  struct beginning *items;
+  size_t count, capacity;
+};
+
+/* Where the work that a wait is for began; NULL: nowhere. Work that is ahead of its waits has several
+ * words written before the first of them. */
+static struct beginning *beginning_of(const struct replay *r, const struct beginnings *of,
+                                      const struct clock_cost *wait) {
+  for (size_t i = of->count; i-- > 0;) {
+    const struct clock_cost *write = &r->log->entries[of->items[i].entry].cost;
+    if (write->word / LINE_BYTES == wait->word / LINE_BYTES && write->value == wait->value)
+      return &of->items[i];
+  }
+  return of->count > 0 ? &of->items[of->count - 1] : NULL;
+}
+
+/* With what came down in each stream since its last value write. */
 static void find_work(struct replay *r) {
   const struct clock_log *log = r->log;
   uint64_t streams = 0;
   for (size_t i = 0; i < log->count; i++)
     if (log->entries[i].stream >= streams)
       streams = log->entries[i].stream + 1;
-  double *down = gpusim_new(streams * sizeof *down), bytes[GPUSIM_MAX_DEVICES] = {0};
-  size_t last[GPUSIM_MAX_DEVICES];
-  for (int i = 0; i < GPUSIM_MAX_DEVICES; i++)
-    last[i] = NONE;
+  double *down = gpusim_new(streams * sizeof *down);
+  struct beginnings beginnings[GPUSIM_MAX_DEVICES] = {{0}};
   for (size_t i = 0; i < log->count; i++) {
     const struct clock_entry *entry = &log->entries[i];
     const struct clock_cost *cost = &entry->cost;
+    struct beginnings *before = &beginnings[entry->device];
+    struct beginning *begin;
     struct work work = {.entry = i, .after_entry = NONE};
     switch (cost->kind) {
     case CLOCK_DOWN_COPY:
       down[entry->stream] += cost->amount[CLOCK_DOWN];
       break;
     case CLOCK_VALUE_WRITE:
-      last[entry->device] = i;
-      bytes[entry->device] = down[entry->stream];
+      before->items =
+          clock_room(before->items, before->count, &before->capacity, sizeof *before->items);
+      before->items[before->count++] = (struct beginning){i, down[entry->stream]};
       down[entry->stream] = 0;
       break;
     case CLOCK_WORKER:
@@ -135,15 +160,15 @@ static void find_work(struct replay *r) {
     case CLOCK_VALUE_WAIT:
       if (explained(r, cost)) {
         r->source[i] = WAIT_WORD;
-      } else if (last[entry->device] == NONE) {
+      } else if ((begin = beginning_of(r, before, cost)) == NULL) {
         r->source[i] = WAIT_NOTHING;
       } else {
         double came[CLOCK_RESOURCES] = {0};
         for (int k = CLOCK_DRAM; k <= CLOCK_DRIVE_WRITE; k++)
-          came[k] = bytes[entry->device] * clock_host_ratio((enum clock_resource)k);
+          came[k] = begin->bytes * r->terms->host_ratio[k];
         clock_scaled(r, came, work.amount);
-        work.after_entry = last[entry->device];
-        bytes[entry->device] = 0;
+        work.after_entry = begin->entry;
+        begin->bytes = 0;
         r->source[i] = WAIT_WORKER;
         r->source_work[i] = add_work(r, work, NULL, 0, entry->device);
         r->result->inferred++;
@@ -153,6 +178,8 @@ static void find_work(struct replay *r) {
       break;
     }
   }
+  for (int i = 0; i < GPUSIM_MAX_DEVICES; i++)
+    free(beginnings[i].items);
   free(down);
 }
 

@@ -48,6 +48,9 @@ struct gpusim_host_work {
 };
 void gpusim_clock_host_work(const struct gpusim_host_work *);
 
+/* Marks where the calling thread has got to: GPUSIM_REPLAYS tells the time and what was used up to then. */
+void gpusim_clock_mark(const char *name);
+
 /* Replays what was submitted up to now, sets the counters clock_* and writes GPUSIM_TIMELINE.
    Returns the simulated nanoseconds. */
 unsigned long long gpusim_clock_report(void);

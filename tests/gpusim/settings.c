@@ -109,7 +109,9 @@ static void load(void) {
     gpusim_settings_refuse("GPUSIM_GRANULARITY", getenv("GPUSIM_GRANULARITY"),
                            "expected a power of two");
   check_range("GPUSIM_SCALE", (uint64_t)s->scale, 1, INT_MAX);
+  check_range("GPUSIM_STARTS", (uint64_t)s->starts, 1, INT_MAX);
   clock_profile_load();
+  clock_replays_load();
   gpusim_odd_configure();
   gpusim_calls_configure();
 }

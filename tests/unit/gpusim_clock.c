@@ -238,6 +238,15 @@ static int launch_bound(void) {
   return exit_of(takes(3));
 }
 
+/* Copies of a word start one after the other, 3 us each, ten of them counted for one. */
+static int counted_starts(void) {
+  setenv("GPUSIM_STARTS", "10", 1);
+  begin("h200");
+  for (int i = 0; i < 100; i++)
+    MUST(cuMemcpyHtoDAsync(device, host, 4, streams[0]));
+  return exit_of(takes(3));
+}
+
 /* A kernel that hasn't run when the clock is asked has no measured work, and that is said. */
 static int unmeasured_kernel(void) {
   begin("h200");
@@ -279,6 +288,33 @@ static int host_work_inferred(void) {
   piece(MEGABYTE, 1);
   return exit_of(takes(1 / 53.5e-3 + 7 / 300e-3 + 1 / 55.4e-3) &&
                  is("clock_host_exposed_ns", 7 / 300e-3) && counted("clock_inferred_waits") == 1);
+}
+
+/* Two pieces of 1 GB, both fetched before the first is waited for: the first is worked on while the second
+   comes down, the second while the first goes up. Beside a copy the CPU has what that leaves of 300. */
+static int host_work_ahead(void) {
+  enum { NEXT_LINE = 16 };
+  const double copy = 1 / 53.5e-3, back = 1 / 55.4e-3;
+  const double first = copy + (7 - copy * (300e-3 - 53.5e-3)) / 300e-3;
+  const double second = back + (7 - back * (300e-3 - 55.4e-3)) / 300e-3;
+  begin("h200");
+  for (int i = 0; i < 2; i++) {
+    uint32_t *line = words() + i * NEXT_LINE;
+    line[0] = line[1] = 0;
+  }
+  for (int i = 0; i < 2; i++) {
+    MUST(cuMemcpyDtoHAsync(host, device, MEGABYTE, streams[0]));
+    MUST(cuStreamWriteValue32(streams[0], (CUdeviceptr)(words() + i * NEXT_LINE), 1, 0));
+  }
+  for (int i = 0; i < 2; i++) {
+    uint32_t *line = words() + i * NEXT_LINE;
+    MUST(cuStreamWaitValue32(streams[1], (CUdeviceptr)(line + 1), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    MUST(cuMemcpyHtoDAsync(device + REGION, host + REGION, MEGABYTE, streams[1]));
+    while (__atomic_load_n(line, __ATOMIC_ACQUIRE) != 1)
+      pause_ms(1);
+    __atomic_store_n(line + 1, 1, __ATOMIC_RELEASE);
+  }
+  return exit_of(takes(copy + first + second + back) && counted("clock_inferred_waits") == 2);
 }
 
 /* Ten pieces of 0.1 GB on one of eight GPUs: 9 GB pass through host memory, of which it has 77 GB/s; the
@@ -693,8 +729,10 @@ int main(void) {
       {large_kernels, "large kernels of two streams go one after the other"},
       {tiny_kernels, "tiny ones side by side"},
       {launch_bound, "empty kernels take their starts"},
+      {counted_starts, "starts count as often as GPUSIM_STARTS says"},
       {unmeasured_kernel, "a kernel without measured work is counted"},
       {host_work_inferred, "the CPU's work between two words is inferred from what came down"},
+      {host_work_ahead, "also when pieces come down ahead of the waits for them"},
       {dram_bound, "DRAM-bound: pieces on the CPU take all bytes at its share of host memory"},
       {drive_bound, "drive-bound: the drive's part is the longest"},
       {host_work_declared, "declared work lies between its words"},
@@ -733,5 +771,9 @@ int main(void) {
   tap_ok(refused("h200", "GPUSIM_HOST_WORK", "disk=1"), "unknown work of the CPU is refused");
   tap_ok(refused("h200", "GPUSIM_HOST_WORK", "dram=-1"), "negative work is refused");
   tap_ok(refused("h200", "GPUSIM_SCALE", "0"), "a scale of nothing is refused");
+  tap_ok(refused("h200", "GPUSIM_STARTS", "0"), "so are starts that take no time");
+  tap_ok(refused(NULL, "GPUSIM_REPLAYS", "/dev/null"), "replays need a machine");
+  tap_ok(refused("h200", "GPUSIM_REPLAYS", "/nowhere"),
+         "a file of replays that isn't there is refused");
   return tap_done();
 }

@@ -3,6 +3,7 @@
 #include "shim/driver.h"
 #include "shim/foreach.h"
 #include "shim/foreign.h"
+#include "shim/image.h"
 #include "shim/range.h"
 #include "shim/recognise.h"
 #include "tests/lib/tap.h"
@@ -203,7 +204,7 @@ static void test_allocations(void) {
   tap_ok(told == 3, "each kind is among the reasons once");
 }
 
-bool recognise_parameter(CUfunction function, size_t index, size_t *offset, size_t *size) {
+bool image_parameter(CUfunction function, size_t index, size_t *offset, size_t *size) {
   return param_info(function, index, offset, size) == CUDA_SUCCESS;
 }
 

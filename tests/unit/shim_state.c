@@ -1,6 +1,7 @@
 /* State: the step rule, what moves and what goes home, what moving waits for, and that no failing
  * driver call loses a byte. */
 #include "memory_support.h"
+#include "shim/image.h"
 #include "tests/lib/tap.h"
 
 /* m and v of one tensor as ranges of their own. */
@@ -657,14 +658,60 @@ static const char *packed_form(void) {
   return NULL;
 }
 
-static const char *old_driver(void) {
-  struct pair pair = make_pair(2 * PIECE, 1);
-  CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL));
+/* A driver that tells neither names nor parameters of kernels. */
+static void make_driver_old(void) {
   driver.cuFuncGetParamInfo = NULL;
   driver.cuKernelGetParamInfo = NULL;
+  driver.cuFuncGetName = NULL;
+  driver.cuKernelGetName = NULL;
+  driver.cuFuncGetModule = NULL;
+}
+
+static const char *old_driver(void) {
+  struct pair pair = make_pair(2 * PIECE, 1);
+  CUstream stream = new_stream();
+  CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && on_host(&pair) == 4);
+  make_driver_old();
   void *parameters[] = {&pair.m};
+  state_foreign_launch((CUfunction)&pair, 1, stream, parameters, NULL);
+  CHECK(reported("can't be scanned") && reported("was loaded in a way that was not seen"));
+  CHECK(range_find(pair.m)->streams[1].stream == (uintptr_t)stream &&
+        range_find(pair.v)->streams[1].since_wait);
+  CHECK(!names(&pair, 1, NULL) && on_host(&pair) == 4 && !report.totals.foreign_touches);
+  return NULL;
+}
+
+static const char *old_driver_capture(void) {
+  struct pair pair = make_pair(2 * PIECE, 1);
+  make_driver_old();
+  capture_open = true;
+  void *parameters[] = {NULL};
   state_foreign_launch((CUfunction)&pair, 1, NULL, parameters, NULL);
-  CHECK(reported("not scanned") && !report.totals.foreign_touches);
+  capture_open = false;
+  CHECK(!names(&pair, 1, NULL) && !names(&pair, 1, NULL) && on_host(&pair) == 0);
+  return NULL;
+}
+
+static const char *old_driver_image(void) {
+  struct pair a = make_pair(2 * PIECE, 1), b = make_pair(2 * PIECE, 3);
+  struct pair both[2] = {a, b};
+  static const char image[] = ".version 6.5\n.target sm_70\n.address_size 64\n"
+                              ".visible .entry two(.param .u32 n, .param .align 8 .b8 s[24]) {}\n"
+                              ".visible .entry none() {}\n";
+  CUfunction function = (CUfunction)&a, other = (CUfunction)&b;
+  make_driver_old();
+  image_loaded(image, image);
+  image_kernel_found(function, image, "two");
+  image_kernel_found(other, image, "none");
+  CHECK(!names(both, 2, NULL) && !names(both, 2, NULL) && on_host(&a) == 4);
+  int number = 7;
+  uint64_t words[3] = {5, a.m + PIECE + 8, 0};
+  void *parameters[] = {&number, words};
+  state_foreign_launch(function, 1, NULL, parameters, NULL);
+  state_foreign_launch(other, 1, new_stream(), NULL, NULL);
+  CHECK(report.totals.foreign_touches == 1 && !reported("can't be scanned"));
+  CHECK(!range_find(a.m)->streams[1].stream); /* no parameters: nothing is touched */
+  CHECK(!names(both, 2, NULL) && on_host(&a) == 3 && on_host(&b) == 4 && pair_holds(&a, 1));
   return NULL;
 }
 
@@ -817,7 +864,12 @@ int main(void) {
   TEST_CASE("what the blocks of a foreach launch name goes home, what they don't name stays", "",
             foreach_list);
   TEST_CASE("the packed form of parameters is scanned", "", packed_form);
-  TEST_CASE("without parameter sizes launches are not scanned, and that is said", "", old_driver);
+  TEST_CASE("a launch whose parameters nobody tells counts as a use of all state, and that is said",
+            "", old_driver);
+  TEST_CASE("captured, its graph holds every range", "", old_driver_capture);
+  TEST_CASE("of drivers that tell no parameter sizes the kernel's image is asked, and launches are "
+            "scanned",
+            "", old_driver_image);
   TEST_CASE("copies that read leave state on the host, those that write send it home", "", copies);
   TEST_CASE("state that a step leaves out goes home", "", left_out);
   TEST_CASE(

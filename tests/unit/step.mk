@@ -2,9 +2,10 @@
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_kernels)
 
+STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
 
-$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
+$(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_IMAGE) $(STEP_REPORT)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate: $(STEP_PROBE) $(B)/liboffload-adam.so
@@ -72,3 +73,26 @@ $(foreach wrong,1 2 3 4,$(eval $(call STEP_EXACT,212_wrong$(wrong),212,211,-DTYP
 $(foreach wrong,1 2 3,$(eval $(call STEP_EXACT,20_wrong$(wrong),20,20,-DTYPED_WRONG=$(wrong),adamw)))
 
 test-programs: $(STEP_E2E)/step_program $(STEP_PTX)
+
+# What kernels take, read from images of each kind that nvcc writes (facts of its options: each test asserts what it got).
+IMAGES := $(B)/tests/unit/images
+IMAGE_FATBIN := $(addprefix $(IMAGES)/,images_plain.fatbin images_lz4.fatbin images_default.fatbin images_zstd.fatbin)
+IMAGE_FILES := $(IMAGE_FATBIN) $(IMAGES)/images.cubin $(IMAGES)/images.ptx
+IMAGE_NVCC := $(NVCC) -std=c++17 -Xcompiler -fPIC
+$(IMAGES)/images_plain.fatbin: IMAGE_MODE := --no-compress
+$(IMAGES)/images_lz4.fatbin: IMAGE_MODE := --compress-mode=speed -Xfatbin -compress-all
+$(IMAGES)/images_zstd.fatbin: IMAGE_MODE := --compress-mode=size
+$(IMAGE_FATBIN): tests/unit/data/images.cu tests/unit/data/images.h
+	@mkdir -p $(@D)
+	$(IMAGE_NVCC) -fatbin -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] $(IMAGE_MODE) -o $@ $<
+$(IMAGES)/images.cubin: tests/unit/data/images.cu tests/unit/data/images.h
+	@mkdir -p $(@D)
+	$(IMAGE_NVCC) -cubin -arch=sm_90 -o $@ $<
+$(IMAGES)/images.ptx: tests/unit/data/images.cu tests/unit/data/images.h
+	@mkdir -p $(@D)
+	$(IMAGE_NVCC) -ptx -arch=compute_90 -o $@ $<
+$(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE) $(SHIM_HDR) $(IMAGE_FILES) $(STEP_PTX) | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
+	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
+UNIT_TESTS += $(B)/tests/unit/shim_image
