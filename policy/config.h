@@ -31,6 +31,7 @@ struct config {
   bool overflow;
   unsigned threads;
   unsigned test_worker_lag_us;
+  bool test_ahead;
   int isa;         /* enum adam_isa */
   unsigned verify; /* 0: off; VERIFY_ALL */
   enum config_verify_action verify_action;

@@ -18,6 +18,12 @@
 #undef cuGraphAddNode
 #undef cuMemcpyBatchAsync
 #undef cuMemcpy3DBatchAsync
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuStreamBatchMemOp
+#undef cuMemPrefetchAsync
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
    of ours exists, hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL

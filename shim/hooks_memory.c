@@ -8,6 +8,7 @@
 #include "lock.h"
 #include "pressure.h"
 #include "quiet.h"
+#include "step.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -29,12 +30,23 @@ static bool may_become_range(void *return_address) {
          caller_may_move(return_address);
 }
 
+/* `call`, once more when that gave staging back. */
+#define STAGING_GOES_FIRST(call)                                                                   \
+  CUresult result = (call);                                                                        \
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && process_active() && step_give_back())                  \
+    result = (call);                                                                               \
+  return result
+
+static CUresult allocate_native(CUdeviceptr *pointer, size_t bytes) {
+  STAGING_GOES_FIRST(hook_pass(cuMemAlloc_v2, (pointer, bytes)));
+}
+
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   if (!process_active() || !pointer)
     return hook_pass(cuMemAlloc_v2, (pointer, bytes));
   if (bytes < process_config()->min_allocation.bytes) {
     report_small_allocation(bytes);
-    return hook_pass(cuMemAlloc_v2, (pointer, bytes));
+    return allocate_native(pointer, bytes);
   }
   report_add(allocations_seen, 1);
   if (may_become_range(__builtin_return_address(0))) {
@@ -44,7 +56,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     if (result != CUDA_ERROR_NOT_SUPPORTED)
       return process_note(result, "cuMemAlloc_v2");
   }
-  CUresult result = hook_pass(cuMemAlloc_v2, (pointer, bytes));
+  CUresult result = allocate_native(pointer, bytes);
   if (result == CUDA_SUCCESS)
     pressure_native_allocated(*pointer, bytes);
   return result;
@@ -59,6 +71,29 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
     pressure_native_freed(pointer);
   return hook_pass(cuMemFree_v2, (pointer));
 }
+
+#define ALLOCATE(symbol, parameters, arguments)                                                    \
+  CUresult hook_##symbol parameters {                                                              \
+    STAGING_GOES_FIRST(hook_pass(symbol, arguments));                                              \
+  }
+ALLOCATE(cuMemAllocPitch_v2,
+         (CUdeviceptr * pointer, size_t *pitch, size_t width, size_t height,
+          unsigned element_bytes),
+         (pointer, pitch, width, height, element_bytes))
+ALLOCATE(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream),
+         (pointer, bytes, stream))
+ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream),
+         (pointer, bytes, stream))
+ALLOCATE(cuMemAllocFromPoolAsync,
+         (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),
+         (pointer, bytes, pool, stream))
+ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
+         (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),
+         (pointer, bytes, pool, stream))
+ALLOCATE(cuMemCreate,
+         (CUmemGenericAllocationHandle * handle, size_t bytes,
+          const CUmemAllocationProp *properties, unsigned long long flags),
+         (handle, bytes, properties, flags))
 
 /* Memory of cuMemAlloc may be freed in stream order too. A range can't be, without a call from the
    stream; so the host waits for the stream, which is later than asked for and never too early. A
@@ -81,7 +116,7 @@ FREE_ASYNC(cuMemFreeAsync_ptsz, true)
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
   if (!range)
-    return hook_pass(cuMemGetAddressRange_v2, (base, bytes, pointer));
+    return hook_pass_known(cuMemGetAddressRange_v2, (base, bytes, pointer));
   if (!caller_allowed(__builtin_return_address(0)))
     pin(range);
   if (base)
@@ -95,13 +130,13 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                     CUdeviceptr pointer) {
   struct range *range = value ? hook_range(pointer) : NULL;
   if (!range)
-    return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+    return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
   if (attribute_pins(attribute))
     pin(range);
   CUresult result;
   if (attribute_answer(range, attribute, pointer, value, &result))
     return result;
-  return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+  return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
 }
 
 /* The real call comes first, for attributes that only it knows; what it says about ours is then
@@ -109,7 +144,7 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
 CUresult hook_cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
                                      CUdeviceptr pointer) {
   struct range *range = attributes && values ? hook_range(pointer) : NULL;
-  CUresult result = hook_pass(cuPointerGetAttributes, (count, attributes, values, pointer));
+  CUresult result = hook_pass_known(cuPointerGetAttributes, (count, attributes, values, pointer));
   if (!range || result != CUDA_SUCCESS)
     return result;
   for (unsigned i = 0; i < count; i++) {

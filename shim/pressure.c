@@ -151,6 +151,11 @@ static bool fits_unrounded(CUdeviceptr *pointer, size_t bytes) {
 CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
   if (first != CUDA_ERROR_OUT_OF_MEMORY)
     return first;
+  if (step_give_back()) { /* staging is never why a request fails */
+    const CUresult result = range_create(pointer, bytes, PIECE_DEVICE);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+      return result;
+  }
   if (!process_capture_open() && fits_unrounded(pointer, bytes))
     return CUDA_SUCCESS;
   const enum config_mode mode = process_config()->mode;

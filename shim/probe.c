@@ -109,6 +109,12 @@ unsigned probe_make(const struct adam_api *api, const struct adam_candidate *can
   return found;
 }
 
+/* With a beta of nothing no moment is left that an update could be made of. Its powers are next to nothing beside 1,
+   whatever their last bits: another beta shows the rest of the arithmetic as well. */
+static double fine_beta(double beta) {
+  return fabs(beta) < 1.0 / 64 ? 0.5 : beta;
+}
+
 struct adam_hyper fine_hyper(const struct adam_candidate *candidate, const struct adam_hyper *hyper,
                              bool lr_known) {
   int exponent;
@@ -117,8 +123,8 @@ struct adam_hyper fine_hyper(const struct adam_candidate *candidate, const struc
     lr = 0.5;
   /* Updates of half are large enough for its smallest numbers to show their last bits. */
   return (struct adam_hyper){.lr = lr * (candidate->type == ADAM_TYPE_HALF ? 32 : 2),
-                             .beta1 = hyper->beta1,
-                             .beta2 = hyper->beta2};
+                             .beta1 = fine_beta(hyper->beta1),
+                             .beta2 = fine_beta(hyper->beta2)};
 }
 
 /* ---- the search ---- */

@@ -218,6 +218,7 @@ void range_piece_set(struct range *range, uint32_t index, CUmemGenericAllocation
   if (piece->tier != tier)
     range_count_host(range, tier == PIECE_HOST);
   piece->tier = tier;
+  atomic_fetch_add_explicit(&range->writes, 1, memory_order_release);
 }
 
 void range_dont_fork(uintptr_t address, size_t bytes) {

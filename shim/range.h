@@ -74,6 +74,11 @@ struct range {
   _Atomic bool streams_lost; /* more streams than slots */
   _Atomic uint64_t
       touches; /* foreign ones so far: a move gives up a piece when it changes meanwhile */
+  _Atomic uint64_t writes; /* of these, that may have written anywhere in it; moves count as well */
+
+  /* Whether it was written to between the last two steps (early.c; under the enqueue lock). */
+  uint64_t quiet_step, writes_then;
+  bool quiet;
 };
 
 /* The range that contains an address, or NULL. Lock-free for addresses outside every range (two

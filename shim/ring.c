@@ -3,12 +3,14 @@
    they give back share the layout of slots. */
 #define _GNU_SOURCE
 #include "ring.h"
+#include "early.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels_ptx.h" /* static const char kernels_ptx[] */
@@ -89,7 +91,9 @@ static bool open_streams(struct ring *ring) {
   TRY(driver.cuStreamCreateWithPriority(&ring->down, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->up, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->scratch, CU_STREAM_NON_BLOCKING, 0));
-  TRY(driver.cuEventCreate(&ring->begin, CU_EVENT_DISABLE_TIMING));
+  for (unsigned i = 0; i < AHEAD_LAUNCHES; i++)
+    TRY(driver.cuEventCreate(&ring->begins[i], CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->kernel, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->down_last, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->up_last, CU_EVENT_DISABLE_TIMING));
   for (unsigned i = 0; i < RING_SLOTS; i++) {
@@ -97,8 +101,8 @@ static bool open_streams(struct ring *ring) {
     TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
   }
   /* A first use may still have something to make, which must not fail in the middle of a step. */
-  TRY(driver.cuEventRecord(ring->begin, ring->down));
-  TRY(driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  TRY(driver.cuEventRecord(ring->kernel, ring->down));
+  TRY(driver.cuStreamWaitEvent(ring->up, ring->kernel, 0));
   TRY(driver.cuEventRecord(ring->up_last, ring->up));
   TRY(driver.cuStreamWaitEvent(ring->scratch, ring->up_last, 0));
   TRY(driver.cuStreamWaitEvent(ring->down, ring->up_last, 0));
@@ -226,10 +230,17 @@ static size_t least_elements(size_t bytes) {
   return (chunks ? chunks : 1) * CHUNK_ELEMENTS;
 }
 
+/* What the CPU step has of it: gradient and update of a piece should stay in its caches. */
+#define CPU_STAGING_MOST ((size_t)16 << 20)
+static size_t cpu_staging(const struct config *config) {
+  const size_t bytes = config->device_staging.bytes;
+  return bytes < CPU_STAGING_MOST ? bytes : CPU_STAGING_MOST;
+}
+
 /* The first slots, as large as is allowed, useful and to be had. */
 static CUresult stage_first(struct ring *ring, const struct config *config, size_t useful,
                             size_t least) {
-  size_t bytes = config->device_staging.bytes, elements = 0;
+  size_t bytes = cpu_staging(config), elements = 0;
   unsigned slots = 0;
   /* More than the state that passes through in a step would be of no use; the least shape always is. */
   if (useful < ring_bytes(2, least))
@@ -258,7 +269,7 @@ bool ring_stage(struct ring *ring, const struct config *config, size_t useful, s
       state_step() < ring->staging_failed_step + STEPS_BETWEEN_TRIES)
     return false;
   ring->staging_failed_moved = moved;
-  const size_t bytes = config->device_staging.bytes, least = least_elements(least_bytes);
+  const size_t bytes = cpu_staging(config), least = least_elements(least_bytes);
   const unsigned slots = ring->staged ? ring->slot_count : 2;
   if (bytes < ring_bytes(slots, least)) {
     snprintf(ring->why, sizeof ring->why,
@@ -440,6 +451,25 @@ void ring_took(struct ring *ring, CUstream stream, CUevent done) {
   ring->last_done = done;
 }
 
+size_t ring_give_back(struct ring *ring) {
+  enum { POLLS = 200, POLL_NS = 1000000 };
+  if (!ring->staging.block)
+    return 0;
+  for (unsigned i = 0; i < POLLS; i++) {
+    CUresult result = driver.cuStreamQuery(ring->up);
+    if (result == CUDA_SUCCESS) /* a copy down is behind the kernel that used its slot */
+      result = driver.cuStreamQuery(ring->down);
+    if (result == CUDA_SUCCESS) {
+      early_forget(ring);
+      return staging_free(&ring->staging);
+    }
+    if (result != CUDA_ERROR_NOT_READY)
+      return 0;
+    nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+  }
+  return 0;
+}
+
 struct ring_slot *ring_next(struct ring *ring) {
   struct ring_slot *slot = &ring->slots[ring->next_slot];
   ring->next_slot = (ring->next_slot + 1) % ring->slot_count;
@@ -491,6 +521,7 @@ void ring_forget(CUcontext context, bool gone) {
       worker_stop(ring->worker);
     free(ring->verifier);
     rings[i] = NULL;
+    staging_forget(&ring->staging);
     free(ring);
   }
 }

@@ -3,21 +3,21 @@
    of a launch is enqueued:
 
      ring_open      kernels loaded, side streams and events made          (stream, cpu)
-     ring_stage     device slots                                          (stream, cpu)
+     staging_make   device slots for state                                (stream)
+     ring_stage     device slots                                          (cpu)
      ring_prepare   pinned slots, the proof's buffers, the worker         (cpu)
 
-   A slot is a block of device memory.
-           `stream`:  a part for each state, exp_avg first
-           `cpu`:     first = words and update on their way up, second = gradient as the prologue made it
-
-   Slots are used in turn by both modes; `down` and `up` events say when a slot's last use left the
-   side streams. All launches of a context share the two side streams, so a second program stream
+   A slot of the CPU step is a block of device memory: first = words and update on their way up,
+   second = gradient as the prologue made it. Slots are used in turn; `down` and `up` events say when a
+   slot's last use left the side streams. All launches of a context share the two side streams, so a second program stream
    takes them only when the first's last step is done. Everything here is under the enqueue lock. */
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
+#include "ahead.h"
 #include "driver.h"
 #include "kernels.h"
 #include "recognise.h"
+#include "staging.h"
 #include "worker.h"
 #include <pthread.h>
 
@@ -36,8 +36,7 @@ struct ring_slot {
   uint32_t generation;
 };
 
-/* In front of what a part of a slot holds: the words in cpu mode, room to keep an address's low
- * bits in stream mode. */
+/* In front of what a part of a slot holds: the words. */
 enum { RING_HEAD = sizeof(struct slot_words) };
 
 /* A launch's proof in flight. The event is recorded behind the program's kernel, the last that
@@ -69,10 +68,12 @@ struct verifier; /* verify.h */
 struct ring {
   CUcontext context;
   CUmodule module;
-  struct kernels kernels;     /* gather is NULL when they could not be loaded */
-  CUstream down, up, scratch; /* non-blocking; scratch is calibration's */
-  CUevent begin, down_last, up_last;
-  bool down_used; /* down_last was recorded */
+  struct kernels kernels;         /* gather is NULL when they could not be loaded */
+  CUstream down, up, scratch;     /* non-blocking; scratch is calibration's */
+  CUevent begins[AHEAD_LAUNCHES]; /* places of launches, in turn */
+  unsigned next_begin;
+  CUevent kernel, down_last, up_last; /* kernel: behind one on the program's stream */
+  bool down_used;                     /* down_last was recorded */
 
   /* The last step that went through the ring: the program stream it came from (with the thread, of a
      per-thread stream), and the event behind its last use of the side streams. */
@@ -85,6 +86,8 @@ struct ring {
                            CHUNK_ELEMENTS */
   size_t slot_bytes;    /* on the device; at least two parts of slot_elements floats */
   struct ring_slot slots[RING_SLOTS];
+
+  struct staging staging;
 
   unsigned next_proof, next_inputs;
   struct ring_proof proofs[RING_PROOFS];
@@ -113,6 +116,10 @@ struct ring {
 struct ring *ring_of_context(void);
 /* That of a context, or NULL. */
 struct ring *ring_find(CUcontext context);
+
+/* Gives staging back when the side streams are done within a moment, for a device that ran out of
+   memory. Bytes freed. */
+size_t ring_give_back(struct ring *);
 
 /* Each makes what is missing up to its stage. False with ring->why. They call the driver, which may
    wait for the device, but leave nothing enqueued that works. `useful`: device slots of more bytes

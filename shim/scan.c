@@ -34,6 +34,8 @@ struct parameters {
   struct parameters *older; /* same handle, other sizes */
   bool unknown;             /* nobody tells their sizes */
   bool has_list;            /* the first parameter is one */
+  bool adds;                /* and nothing but what it names is written */
+  bool opaque;              /* works on what lists in memory name */
   struct foreach_list list;
   uint32_t count;
   uint32_t bytes[];
@@ -67,8 +69,15 @@ static size_t parameter_bytes(CUfunction function, size_t i, bool *kernel) {
   return 0;
 }
 
-static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
+/* Collectives keep their work in memory that the device reads, where no parameter shows it. */
+static bool reads_lists(CUfunction function) {
+  const char *name = image_function_name(function);
+  return !name || strstr(name, "ncclDevKernel") || strstr(name, "ncclKernel");
+}
+
+static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list, bool *adds) {
   const char *name = bytes > WEAK_BYTES ? image_function_name(function) : NULL;
+  *adds = name && foreach_adds(name);
   return name && foreach_list_of(name, bytes, list);
 }
 
@@ -100,7 +109,9 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
                   "driver (before CUDA "
                   "12.4) tells no parameter sizes, and the kernel's image %s",
                   why);
-  made->has_list = count && list_of(function, made->bytes[0], &made->list);
+  made->adds = false;
+  made->has_list = count && list_of(function, made->bytes[0], &made->list, &made->adds);
+  made->opaque = count && reads_lists(function);
   atomic_init(&made->generation, now);
   return made;
 }
@@ -121,6 +132,7 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
       continue;
     struct parameters *same = first;
     while (same && (same->count != made->count || same->has_list != made->has_list ||
+                    same->adds != made->adds || same->opaque != made->opaque ||
                     same->unknown != made->unknown ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
@@ -159,6 +171,11 @@ static const struct parameters *find_parameters(CUfunction function) {
   return learnt;
 }
 
+const struct foreach_list *state_adding_list(CUfunction function) {
+  const struct parameters *found = find_parameters(function);
+  return found && found->has_list && found->adds ? &found->list : NULL;
+}
+
 /* ---- launches ---- */
 
 struct scan {
@@ -168,6 +185,7 @@ struct scan {
   uintptr_t low, high;               /* of watched ranges; of all, where a graph will name them */
   bool held;                         /* the table's lock */
   bool host;                         /* a piece on the host was touched */
+  bool listed;                       /* in the struct at hand only what blocks name counts */
   struct range *range;               /* the last one found, */
   uintptr_t from, to;                /* and the addresses for which that is the answer */
 };
@@ -185,6 +203,8 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
     if (scan->range && !touch_range(scan->range, &scan->by))
       scan->range = NULL;
   }
+  if (scan->range && !(weak && scan->listed))
+    touch_written(scan->range);
   if (scan->range && !weak)
     scan->host |= touch_mark_state(scan->range, address);
 }
@@ -287,8 +307,10 @@ static void scan_extra(struct scan *scan, void **extra) {
       buffer = extra[i + 1];
     else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
       bytes = *(const size_t *)extra[i + 1];
-    else
-      return; /* a tag of a later driver: where the list ends isn't known */
+    else {
+      touch_unseen(); /* a tag of a later driver: where the list ends isn't known */
+      return;
+    }
   }
   if (buffer)
     scan_bytes(scan, buffer, bytes);
@@ -308,13 +330,17 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
     const struct parameters *sizes = find_parameters(function);
+    if (!sizes || sizes->opaque || sizes->unknown)
+      touch_unseen();
     if (sizes && sizes->unknown) {
       scan_unknown(scan);
       return;
     }
-    for (uint32_t i = 0; sizes && i < sizes->count; i++)
+    for (uint32_t i = 0; sizes && i < sizes->count; i++) {
+      scan->listed = i == 0 && sizes->has_list;
       if (sizes->bytes[i] >= sizeof(uint64_t) && kernel_parameters[i])
         scan_bytes(scan, kernel_parameters[i], sizes->bytes[i]);
+    }
     /* Only when some address, old or new, was one of ours. */
     if (scan->held && sizes && sizes->has_list)
       scan_list(scan, &sizes->list, kernel_parameters[0], blocks);

@@ -5,6 +5,7 @@
 #include "step.h"
 #include "cancel.h"
 #include "companion.h"
+#include "early.h"
 #include "foreign.h"
 #include "lock.h"
 #include "plan.h"
@@ -16,8 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct plan the_plan; /* large; under the enqueue lock */
-static struct state_tensor tensors[BLOCKS_MOST];
+static struct plan the_plan;                     /* large; under the enqueue lock */
+static struct state_tensor tensors[BLOCKS_MOST]; /* of the launch at hand */
+static size_t tensor_count;
 static _Atomic bool adam_seen;
 
 /* Bytes of state that a step names: of the present one so far, and of the last one, which is whole.
@@ -56,12 +58,18 @@ CUresult plan_launch(const struct plan *plan, const unsigned char *metadata, uns
                           plan->stream);
 }
 
-CUresult plan_begin(struct plan *plan) {
-  CUresult result = driver.cuEventRecord(plan->ring->begin, plan->stream);
+CUresult plan_begin(struct plan *plan, bool streamed) {
+  struct ring *ring = plan->ring;
+  plan->begin = ring->begins[ring->next_begin];
+  ring->next_begin = (ring->next_begin + 1) % AHEAD_LAUNCHES;
+  ahead_launch(plan, streamed, plan->begin);
+  CUresult result = driver.cuEventRecord(plan->begin, plan->stream);
   if (result == CUDA_SUCCESS && plan->rest) {
     result = plan_launch(plan, plan->rest_metadata, plan->rest, plan->arguments.found_inf);
     report_add(elements_direct, plan->rest_elements);
   }
+  if (result != CUDA_SUCCESS)
+    ahead_close("a launch that failed");
   return result;
 }
 
@@ -76,36 +84,49 @@ CUresult plan_broken(struct plan *plan, CUresult result, const char *what) {
   return result;
 }
 
+/* State that the launch steps past staging: nothing that was copied up before is of use. */
+static void step_past_staging(struct ring *ring) {
+  for (size_t i = 0; ring && i < tensor_count; i++)
+    for (unsigned k = 0; k < TENSOR_STATES; k++)
+      if (tensors[i].states[k])
+        early_stepped(ring, tensors[i].states[k], tensors[i].bytes);
+}
+
 /* The launch as it came, over pages wherever they are. */
 static CUresult launch_direct(struct plan *plan, const char *why) {
   const struct launch *launch = plan->launch;
   struct report_function *row = plan->function->row;
+  CUcontext context = NULL;
+  if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+    step_past_staging(ring_find(context));
   say_mode(plan, "direct", why);
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
-  return driver.cuLaunchKernel(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
-                               launch->block[0], launch->block[1], launch->block[2],
-                               launch->shared_bytes, plan->stream, launch->kernel_parameters,
-                               launch->extra);
+  const CUresult result = driver.cuLaunchKernel(
+      launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+      launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
+      launch->kernel_parameters, launch->extra);
+  ahead_direct(plan);
+  return result;
 }
 
 /* ---- what a launch names ---- */
 
 /* Its tensors, for state.c. Consecutive blocks of one tensor are one entry: a tensor may be cut by
    a launch, and goes on in the next. */
-static size_t list_tensors(const struct plan *plan) {
+static void list_tensors(const struct plan *plan) {
   const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
-  size_t count = 0;
   unsigned before = family->tensors;
+  tensor_count = 0;
   for (unsigned block = 0; block < plan->launch->grid[0]; block++) {
     const unsigned tensor = metadata_block_tensor(family, metadata, block);
     if (tensor == before)
       continue;
     before = tensor;
     const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block);
-    struct state_tensor *entry = &tensors[count++];
+    struct state_tensor *entry = &tensors[tensor_count++];
     *entry = (struct state_tensor){
         .bytes = (size_t)metadata_elements(family, metadata, tensor) * family->state_bytes,
         .first = chunk * CHUNK_ELEMENTS * family->state_bytes,
@@ -114,7 +135,6 @@ static size_t list_tensors(const struct plan *plan) {
       entry->states[list - LIST_STATE] =
           metadata_address(family, metadata, (enum tensor_list)list, tensor);
   }
-  return count;
 }
 
 /* Whether all state that a block steps lies on host pieces. */
@@ -173,13 +193,15 @@ static void count_named(const struct plan *plan) {
       (plan->ours_elements + plan->rest_elements) * family_states(family) * family->state_bytes;
 }
 
-/* Cuts our blocks into runs, each of which fits a slot. */
-static void cut_runs(struct plan *plan) {
+/* Bytes of state of a chunk, with what a slot of staging needs to hold it. */
+static size_t chunk_bytes(const struct family *family) {
+  const unsigned states = family_states(family);
+  return staging_bytes((size_t)states * CHUNK_ELEMENTS * family->state_bytes, states);
+}
+
+/* Cuts our blocks into runs of at most so many elements. */
+static void cut_runs(struct plan *plan, uint64_t most) {
   const struct family *family = &plan->function->family;
-  uint64_t most = ring_elements(plan->ring, family_states(family), family->state_bytes);
-  const uint64_t piece = ring_piece_elements(plan->ring, adam_type_opmath(family->type));
-  if (piece && most > piece) /* without, the CPU can't have it */
-    most = piece;
   plan->run_count = 0;
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
@@ -213,7 +235,8 @@ static bool runs_in_order(const struct plan *plan) {
 
 /* ---- the decision ---- */
 
-/* Whether the CPU can carry the launch out; everything that this needs is made. Else why not. */
+/* Whether the CPU can carry the launch out; everything that this needs is made, and its runs are cut. Else
+   why not. */
 static bool cpu_possible(struct plan *plan, const char **why) {
   const struct arguments *arguments = &plan->arguments;
   const enum adam_type type = plan->function->family.type;
@@ -226,23 +249,28 @@ static bool cpu_possible(struct plan *plan, const char **why) {
     *why = "OFFLOAD_VERIFY found a difference: see the reasons";
     return false;
   }
-  if (!runs_in_order(plan)) {
-    *why = "a launch names a tensor's chunks in several places";
-    return false;
-  }
   const struct adam_api *api = companion_loaded(why);
   if (!api)
     return false;
-  if (!plan->ring->prepared && process_capture_open()) {
+  if (!(plan->ring->staged && plan->ring->prepared) && process_capture_open()) {
     *why = "the CPU step is set up when no capture is open";
     return false;
   }
-  if (!ring_prepare(plan->ring, process_config(), api)) {
+  const struct family *family = &plan->function->family;
+  if (!ring_stage(plan->ring, process_config(), staging_useful(),
+                  ring_slot_bytes(CHUNK_ELEMENTS, family_states(family), family->state_bytes)) ||
+      !ring_prepare(plan->ring, process_config(), api)) {
     *why = plan->ring->why;
     return false;
   }
-  if (!ring_piece_elements(plan->ring, adam_type_opmath(type))) {
+  const uint64_t piece = ring_piece_elements(plan->ring, adam_type_opmath(type));
+  if (!piece) {
     *why = plan->ring->small;
+    return false;
+  }
+  cut_runs(plan, piece);
+  if (!runs_in_order(plan)) {
+    *why = "a launch names a tensor's chunks in several places";
     return false;
   }
   plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);
@@ -252,29 +280,53 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   return plan->branch->usable;
 }
 
-/* Staging, or why it is not to be had. */
-static bool staged(struct plan *plan, const char **why) {
+/* Side streams, or why they are not to be had. */
+static bool opened(struct plan *plan, const char **why) {
   plan->ring = ring_of_context();
   if (!plan->ring) {
     *why = "there is no current context";
     return false;
   }
-  if (!(plan->ring->opened && plan->ring->staged) && process_capture_open()) {
+  if (!plan->ring->opened && process_capture_open()) {
     *why = "staging is set up when no capture is open";
     return false;
   }
   *why = plan->ring->why;
-  const struct family *family = &plan->function->family;
-  return ring_open(plan->ring) &&
-         ring_stage(plan->ring, process_config(), staging_useful(),
-                    ring_slot_bytes(CHUNK_ELEMENTS, family_states(family), family->state_bytes));
+  return ring_open(plan->ring);
 }
+
+/* Staging for the launch's state, or why it is not to be had; its runs are cut. */
+static bool staged(struct plan *plan, const char **why) {
+  static char reason[256];
+  struct staging *staging = &plan->ring->staging;
+  const struct family *family = &plan->function->family;
+  const size_t least = chunk_bytes(family);
+  *why = reason;
+  if (staging->slot_bytes < least) {
+    if (process_capture_open()) {
+      *why = "staging is set up when no capture is open";
+      return false;
+    }
+    early_forget(plan->ring);
+    if (!staging_make(staging, process_config(), staging_useful(), least, reason, sizeof reason))
+      return false;
+  }
+  const size_t chunks = staging->slot_bytes / least;
+  cut_runs(plan, chunks * CHUNK_ELEMENTS);
+  return true;
+}
+
+/* From then on that branch of the kernel is streamed. */
+static const char proof_refused[] =
+    "the running proof refused a launch: on its probe the kernel did not show the arithmetic that "
+    "calibration found";
 
 static CUresult carry_out(struct plan *plan) {
   struct report_function *row = plan->function->row;
   const enum config_step wanted = process_config()->step;
   const char *why = "";
-  CUresult result = state_launch(tensors, list_tensors(plan), plan->stream);
+  list_tensors(plan);
+  CUresult result = state_launch(tensors, tensor_count, plan->stream);
   if (result != CUDA_SUCCESS)
     return result;
   part_blocks(plan, range_any_host());
@@ -288,17 +340,22 @@ static CUresult carry_out(struct plan *plan) {
   }
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
-  if (!staged(plan, &why))
+  if (!opened(plan, &why))
     return launch_direct(plan, why);
   if (ring_taken(plan->ring, plan->stream))
     return launch_direct(plan, "steps of several streams at once: the later one is left to the "
                                "program's kernel");
-  cut_runs(plan);
   bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
-  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))
-    return launch_direct(plan, "the running proof refused a launch: this kernel's arithmetic is "
-                               "not the one that calibration found");
+  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed)) {
+    why = proof_refused;
+    cpu = false;
+  }
   cpu = cpu && step_cpu_ready(plan, &why);
+  const char *unstaged = "";
+  if (!cpu && !staged(plan, &unstaged))
+    return launch_direct(plan, unstaged);
+  if (cpu)
+    step_past_staging(plan->ring);
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
@@ -418,6 +475,23 @@ bool step_adam_seen(void) {
   return atomic_load_explicit(&adam_seen, memory_order_relaxed);
 }
 
+size_t step_give_back(void) {
+  CUcontext context = NULL;
+  size_t bytes = 0;
+  if (process_capture_open() || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    return 0;
+  const CUstreamCaptureMode mode = quiet_begin();
+  enqueue_lock();
+  struct ring *ring = process_active() ? ring_find(context) : NULL;
+  if (ring)
+    bytes = ring_give_back(ring);
+  enqueue_unlock();
+  quiet_end(mode);
+  if (bytes)
+    report_add(staging_given_back, 1);
+  return bytes;
+}
+
 static void finish_ring(struct ring *ring, void *unused) {
   (void)unused;
   ring_drain(ring, "the process");
@@ -428,9 +502,7 @@ static void note_refusal(struct function *function, void *unused) {
   (void)unused;
   for (struct branch *branch = function->branches; branch; branch = branch->next)
     if (atomic_load_explicit(&branch->refused, memory_order_relaxed) && function->row)
-      report_set(function->row->why, sizeof function->row->why,
-                 "the running proof refused a launch: this kernel's arithmetic is not the one that "
-                 "calibration found");
+      report_set(function->row->why, sizeof function->row->why, "%s", proof_refused);
 }
 
 void step_finish(void) {

@@ -8,6 +8,7 @@
 #define OFFLOAD_STEP_H
 #include <cuda.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /* A launch as the hooks saw it, whichever entry point it came through. */
 struct launch {
@@ -35,6 +36,10 @@ void step_context_may_end(CUcontext context);
 /* A kernel's name was registered with the runtime or looked up: whether it is a known Adam kernel; step_adam_seen remembers. */
 bool step_kernel_seen(const char *name);
 bool step_adam_seen(void);
+
+/* The current context's device ran out of memory: staging goes back to it, if steps let go of it within a
+   moment. Bytes freed. Takes the enqueue lock. */
+size_t step_give_back(void);
 
 /* The process exits: bounded wait for what is in flight, then releases it as failed. */
 void step_finish(void);

@@ -1,73 +1,166 @@
-/* The `stream` step: the state of each run is staged through the device, and the program's own
+/* The `stream` step: the state of each group of runs is staged through the device, and the program's own
    kernel works on it there.
 
-     up stream       wait begin, slot free | copy m, v, ... up | event
-     program stream  wait event | kernel over the run | event
-     down stream     wait event | copy m, v, ... down | event (slot free)
-     program stream  after the last run: wait for the last copy down
+     up stream       wait begin (or an earlier launch's: ahead.c), slot free | copy state up | event (early.c: before the launch)
+     program stream  wait event | kernel over the group | event
+     down stream     wait event | copy state down | event (slot free)
+     program stream  after the last group: wait for the last copy down
 
-   Exact for every kernel: the tensor list is the program's but for the base addresses of state,
-   chosen so that the chunk falls on the slot and the address keeps its value mod STAGE_ALIGNMENT,
-   hence the same loop of the kernel, whose vectors are of four elements of at most eight bytes. The
-   base itself may lie outside of any allocation; only chunk addresses are formed from it. */
+   A group is as many runs, of one tensor after another, as fit a slot: hundreds of small tensors are a
+   few launches and, where they lie end to end, a few copies.
+
+   Exact for every kernel: the tensor list is the program's but for the base addresses of state, chosen so
+   that the chunk falls on the slot and the address keeps its value mod STAGING_ALIGNMENT, hence the same
+   loop of the kernel, whose vectors are of four elements of at most eight bytes; every block steps the
+   tensor and chunk that it would have. The base itself may lie outside of any allocation; only chunk
+   addresses are formed from it. */
+#include "early.h"
+#include "pace.h"
 #include "plan.h"
 #include <string.h>
 
-static CUresult stage_run(struct plan *plan, const struct run_of_blocks *run) {
-  struct ring *ring = plan->ring;
-  const struct family *family = &plan->function->family;
-  struct ring_slot *slot = ring_next(ring);
-  const unsigned states = family_states(family);
-  const size_t bytes = run->elements * family->state_bytes;
-  const size_t chunk_offset = (size_t)run->chunk * CHUNK_ELEMENTS * family->state_bytes;
-  const size_t part_bytes =
-      ring_part_bytes(ring_elements(ring, states, family->state_bytes), family->state_bytes);
-  uintptr_t home[STATES_MOST];
-  CUdeviceptr staged[STATES_MOST];
-  for (unsigned i = 0; i < states; i++) {
-    home[i] = run_address(plan, run, LIST_STATE + i);
-    staged[i] = slot->first + i * part_bytes + home[i] % STAGE_ALIGNMENT;
-  }
+static struct group the_group; /* under the enqueue lock */
 
+/* The group that begins with run `first`, not laid out; the run after it. */
+static unsigned make_group(const struct plan *plan, unsigned first, struct group *group) {
+  const struct family *family = &plan->function->family;
+  const unsigned states = family_states(family);
+  bool named[TENSORS_MOST] = {false};
+  size_t bytes = 0;
+  unsigned run = first;
+  group->segment_count = 0;
+  for (; run < plan->run_count && run - first < GROUP_TENSORS; run++) {
+    const struct run_of_blocks *next = &plan->runs[run];
+    const size_t more = staging_bytes(states * next->elements * family->state_bytes, states);
+    /* A tensor has one base address in a list. */
+    if (run > first && (bytes + more > plan->ring->staging.slot_bytes || named[next->tensor]))
+      break;
+    bytes += more;
+    named[next->tensor] = true;
+    for (unsigned i = 0; i < states; i++)
+      group->segments[group->segment_count++] =
+          (struct segment){.home = run_address(plan, next, LIST_STATE + i),
+                           .bytes = next->elements * family->state_bytes};
+  }
+  group->run_count = run - first;
+  return run;
+}
+
+/* A slot for a group that is not there yet: the next in turn, rather one that holds nothing early. */
+static struct staging_slot *next_slot(struct staging *staging) {
+  unsigned at = staging->next;
+  while (staging->slots[at].early && (at + 1) % staging->slot_count != staging->next)
+    at = (at + 1) % staging->slot_count;
+  if (staging->slots[at].early)
+    at = staging->next;
+  return &staging->slots[at];
+}
+
+static CUresult copy_up(struct plan *plan, struct staging_slot *slot, const struct group *group) {
+  struct ring *ring = plan->ring;
+  early_hold(slot, group);
   if (slot->down_used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
-  for (unsigned i = 0; i < states; i++)
-    PLAN_TRY(plan, driver.cuMemcpyDtoDAsync_v2(staged[i], home[i], bytes, ring->up));
+  for (unsigned i = 0; i < group->span_count; i++) {
+    PLAN_TRY(plan,
+             driver.cuMemcpyDtoDAsync_v2(slot->first + group->spans[i].offset, group->spans[i].home,
+                                         group->spans[i].bytes, ring->up));
+    report_add(link_bytes_up, group->spans[i].bytes);
+  }
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
-  slot->up_used = true;
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, slot->up, 0));
+  return CUDA_SUCCESS;
+}
 
+/* The program's kernel over the group's blocks, its state in the slot. */
+static CUresult launch_group(struct plan *plan, const struct staging_slot *slot,
+                             const struct group *group, unsigned first) {
+  const struct family *family = &plan->function->family;
+  const unsigned states = family_states(family);
+  unsigned blocks = 0;
   memcpy(plan->work_metadata, plan->arguments.metadata, family->metadata_bytes);
-  for (unsigned i = 0; i < states; i++)
-    metadata_set_address(family, plan->work_metadata, LIST_STATE + i, run->tensor,
-                         staged[i] - chunk_offset);
-  for (unsigned block = 0; block < run->blocks; block++)
-    metadata_set_block(family, plan->work_metadata, block, run->tensor, run->chunk + block);
-  PLAN_TRY(plan, plan_launch(plan, plan->work_metadata, run->blocks, plan->arguments.found_inf));
+  for (unsigned i = 0; i < group->run_count; i++) {
+    const struct run_of_blocks *run = &plan->runs[first + i];
+    const size_t chunk_offset = (size_t)run->chunk * CHUNK_ELEMENTS * family->state_bytes;
+    for (unsigned k = 0; k < states; k++)
+      metadata_set_address(family, plan->work_metadata, LIST_STATE + k, run->tensor,
+                           slot->first + group->segments[i * states + k].offset - chunk_offset);
+    for (unsigned block = 0; block < run->blocks; block++)
+      metadata_set_block(family, plan->work_metadata, blocks++, run->tensor, run->chunk + block);
+  }
+  PLAN_TRY(plan, plan_launch(plan, plan->work_metadata, blocks, plan->arguments.found_inf));
+  return CUDA_SUCCESS;
+}
 
-  PLAN_TRY(plan, driver.cuEventRecord(ring->begin, plan->stream));
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
-  for (unsigned i = 0; i < states; i++)
-    PLAN_TRY(plan, driver.cuMemcpyDtoDAsync_v2(home[i], staged[i], bytes, ring->down));
+static CUresult copy_down(struct plan *plan, struct staging_slot *slot, const struct group *group) {
+  struct ring *ring = plan->ring;
+  PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->kernel, 0));
+  for (unsigned i = 0; i < group->span_count; i++) {
+    PLAN_TRY(plan,
+             driver.cuMemcpyDtoDAsync_v2(group->spans[i].home, slot->first + group->spans[i].offset,
+                                         group->spans[i].bytes, ring->down));
+    report_add(link_bytes_down, group->spans[i].bytes);
+  }
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
-  report_add(link_bytes_up, states * bytes);
-  report_add(link_bytes_down, states * bytes);
   return CUDA_SUCCESS;
+}
+
+static CUresult stage_group(struct plan *plan, const struct group *group, unsigned first) {
+  struct staging *staging = &plan->ring->staging;
+  CUresult result = CUDA_SUCCESS;
+  struct staging_slot *slot = early_use(plan->ring, group);
+  if (!slot) {
+    slot = next_slot(staging);
+    result = copy_up(plan, slot, group);
+  }
+  staging->next = (unsigned)(slot - staging->slots + 1) % staging->slot_count;
+  if (result == CUDA_SUCCESS)
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, slot->up, 0));
+  if (result == CUDA_SUCCESS)
+    result = launch_group(plan, slot, group, first);
+  return result == CUDA_SUCCESS ? copy_down(plan, slot, group) : result;
+}
+
+/* Blocks that stay the program's kernel's write where no slot may hold what was there. */
+static void note_rest(const struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  for (unsigned block = 0; block < plan->rest; block++) {
+    const unsigned tensor = metadata_block_tensor(family, plan->rest_metadata, block);
+    const size_t offset = (size_t)metadata_block_chunk(family, plan->rest_metadata, block) *
+                          CHUNK_ELEMENTS * family->state_bytes;
+    const size_t bytes =
+        metadata_chunk_elements(family, plan->rest_metadata, block) * family->state_bytes;
+    for (unsigned i = 0; i < family_states(family); i++)
+      early_stepped(plan->ring,
+                    metadata_address(family, plan->rest_metadata, LIST_STATE + i, tensor) + offset,
+                    bytes);
+  }
 }
 
 CUresult step_stream(struct plan *plan) {
   struct ring *ring = plan->ring;
-  CUresult result = plan_begin(plan);
+  const struct pace *pace = pace_current();
+  early_launch(ring, pace ? pace->step : 0);
+  for (unsigned run = 0; run < plan->run_count;) {
+    run = make_group(plan, run, &the_group);
+    early_tell(ring, &the_group);
+  }
+  note_rest(plan);
+  CUresult result = plan_begin(plan, true);
   if (result != CUDA_SUCCESS)
     return result;
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->ahead.base, 0));
   /* An earlier step from another program stream may still be copying this state down. */
-  if (ring->down_used)
+  if (ring->down_used && !plan->ahead.bulk)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->down_last, 0));
-  for (unsigned i = 0; i < plan->run_count; i++)
-    if ((result = stage_run(plan, &plan->runs[i])) != CUDA_SUCCESS)
+  for (unsigned run = 0; run < plan->run_count;) {
+    const unsigned first = run;
+    run = make_group(plan, first, &the_group);
+    staging_lay_out(&the_group);
+    if ((result = stage_group(plan, &the_group, first)) != CUDA_SUCCESS)
       return result;
+  }
   PLAN_TRY(plan, driver.cuEventRecord(ring->down_last, ring->down));
   ring->down_used = true;
   ring_took(ring, plan->stream, ring->down_last);
@@ -75,5 +168,6 @@ CUresult step_stream(struct plan *plan) {
   report_add(elements_stream, plan->ours_elements);
   if (plan->function->row)
     atomic_fetch_add_explicit(&plan->function->row->launches_stream, 1, memory_order_relaxed);
+  early_fill(ring, plan->stream);
   return CUDA_SUCCESS;
 }

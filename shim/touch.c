@@ -108,6 +108,46 @@ bool touch_range(struct range *range, const struct toucher *by) {
   return true;
 }
 
+void touch_written(struct range *range) {
+  atomic_fetch_add_explicit(&range->writes, 1, memory_order_release);
+}
+
+static _Atomic uint64_t unseen;
+
+void touch_unseen(void) {
+  atomic_fetch_add_explicit(&unseen, 1, memory_order_release);
+}
+
+uint64_t touch_unseen_count(void) {
+  return atomic_load_explicit(&unseen, memory_order_acquire);
+}
+
+bool touch_only(const struct range *range, CUstream stream, CUstream own) {
+  if (!stream)
+    stream = CU_STREAM_LEGACY;
+  if (stream == CU_STREAM_PER_THREAD) /* of this thread or of another: they have one name */
+    return false;
+  for (size_t i = 0; i < RANGE_STREAMS; i++) {
+    const struct range_stream *slot = &range->streams[i];
+    const uintptr_t held = atomic_load_explicit(&slot->stream, memory_order_acquire);
+    if (!held || !atomic_load_explicit(&slot->since_wait, memory_order_acquire) ||
+        held == (uintptr_t)stream || held == (uintptr_t)own)
+      continue;
+    if (held == RANGE_STREAM_CLAIMED || held == (uintptr_t)CU_STREAM_PER_THREAD ||
+        atomic_load_explicit(&slot->context, memory_order_relaxed))
+      return false;
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr): kept as an integer so that it can be an atomic */
+    if (driver.cuStreamQuery((CUstream)held) != CUDA_SUCCESS)
+      return false;
+  }
+  CUevent events[8];
+  const size_t count = touch_orphans(range->context, events, 8);
+  for (size_t i = 0; i < count; i++)
+    if (driver.cuEventQuery(events[i]) != CUDA_SUCCESS)
+      return false;
+  return count < 8;
+}
+
 /* ---- graphs ---- */
 
 /* Of the context that the stream belongs to: from another it couldn't be waited for. Not under the
@@ -115,6 +155,7 @@ bool touch_range(struct range *range, const struct toucher *by) {
    up what was touched meanwhile. */
 void touch_everything(CUstream stream) {
   uintptr_t low, high;
+  touch_unseen();
   range_watched(&low, &high);
   if (low >= high)
     return;
@@ -154,6 +195,7 @@ void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool
   range_table_hold();
   struct range *range = range_held(address);
   if (range && touch_range(range, &by) && writes) {
+    touch_written(range);
     const size_t room = range->bytes - (address - range->base);
     host = touch_mark(range, address, address + (bytes < room ? bytes : room));
   }

@@ -37,6 +37,18 @@ bool touch_range(struct range *, const struct toucher *);
 bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
 bool touch_mark_state(struct range *, uintptr_t address);
 
+/* Something was, or is about to be, launched that may write to any memory at all: a graph, a kernel
+   whose parameters can't be read. How often that was. */
+void touch_unseen(void);
+uint64_t touch_unseen_count(void);
+
+/* A range may be written to by what was looked at. */
+void touch_written(struct range *);
+
+/* Whether no stream but `stream` and `own` may still be at work on the range: those that touched it
+   are done. Asks the driver; under the enqueue lock, while no capture is open. */
+bool touch_only(const struct range *, CUstream stream, CUstream own);
+
 /* Streams destroyed while work of theirs on watched ranges may be pending: one event each. The
    caller waits for them and gives them back with touch_orphan_done; at most `limit` are handed out.
  */

@@ -13,6 +13,7 @@ struct verify_slot {
   CUevent done;              /* recorded on `up` behind its last use */
   bool used;
   uint32_t generation;
+  struct verification last;
 };
 
 struct verifier {
@@ -160,10 +161,12 @@ static unsigned mark(struct plan *plan, unsigned every) {
 bool verify_ready(struct plan *plan, const char **why) {
   const unsigned every = process_config()->verify;
   const bool all = every == VERIFY_ALL;
+  plan->verified = 0;
   if (!every)
     return true;
   const unsigned count = mark(plan, every);
   const char *problem;
+  plan->verified = count;
   if (!count || scratch(plan, all, &problem))
     return true;
   report_add(unverified_pieces, count);
@@ -172,6 +175,7 @@ bool verify_ready(struct plan *plan, const char **why) {
     return false;
   report_reason("OFFLOAD_VERIFY: pieces whose turn it was were not verified: %s", problem);
   plan->function->verified.missed = true;
+  plan->verified = 0;
   for (unsigned i = 0; i < plan->run_count; i++)
     plan->runs[i].verified = false;
   return true;
@@ -194,8 +198,7 @@ struct checked_function verify_function(const struct plan *plan) {
 
 /* ---- a piece ---- */
 
-void verify_begin(struct plan *plan, const struct run_of_blocks *run,
-                  struct verification *verification) {
+const struct verification *verify_begin(struct plan *plan, const struct run_of_blocks *run) {
   const struct family *family = &plan->function->family;
   const bool before = process_config()->verify == VERIFY_ALL;
   const bool scaled = plan->arguments.grad_scale != NULL;
@@ -204,6 +207,7 @@ void verify_begin(struct plan *plan, const struct run_of_blocks *run,
   const uintptr_t parameter = run_address(plan, run, LIST_PARAMETER),
                   gradient = run_address(plan, run, LIST_GRADIENT);
   const struct run_of_blocks whole = {.tensor = run->tensor};
+  struct verification *verification = &slot->last;
   *verification = (struct verification){
       .slot = slot,
       .parameter = parameter,
@@ -225,13 +229,14 @@ void verify_begin(struct plan *plan, const struct run_of_blocks *run,
   }
   for (unsigned list = 0; list < family->lists; list++)
     verification->lists[list] = slot->block + part_offset(family, run->elements, list) +
-                                run_address(plan, run, (enum tensor_list)list) % STAGE_ALIGNMENT;
+                                run_address(plan, run, (enum tensor_list)list) % STAGING_ALIGNMENT;
   if (!before)
-    return;
+    return verification;
   verification->parameter = slot->block + part_offset(family, run->elements, PART_PARAMETER) +
-                            parameter % STAGE_ALIGNMENT;
-  verification->gradient =
-      slot->block + part_offset(family, run->elements, PART_GRADIENT) + gradient % STAGE_ALIGNMENT;
+                            parameter % STAGING_ALIGNMENT;
+  verification->gradient = slot->block + part_offset(family, run->elements, PART_GRADIENT) +
+                           gradient % STAGING_ALIGNMENT;
+  return verification;
 }
 
 /* The program's kernel over the run's copies, with all that the launch says. */
@@ -260,6 +265,8 @@ CUresult verify_down(struct plan *plan, const struct run_of_blocks *run,
   const CUstream down = plan->ring->down;
   const size_t state_bytes = run->elements * family->state_bytes,
                parameter_bytes = run->elements * family->parameter_bytes;
+  /* In the launch's place, also where its gradients were fetched ahead of it. */
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(down, plan->begin, 0));
   if (slot->used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(down, slot->done, 0));
   for (unsigned list = 0; list < family->lists; list++)

@@ -32,14 +32,15 @@ bool verify_ready(struct plan *, const char **why);
 struct checked_function verify_function(const struct plan *);
 
 /* A run that is verified: what the worker needs for it, where `apply` works, and the work on either
-   stream, before the events that the slot is recorded with. What fails has gone through plan_broken. */
+   stream, before the events that the slot is recorded with. It lasts until the next run but one begins;
+   one whose `up` is not enqueued yet may be in front. What fails has gone through plan_broken. */
 struct verification {
   struct piece_check check;
   struct verify_slot *slot;
   CUdeviceptr lists[LISTS_MOST];   /* the kernel's copies on the device */
   CUdeviceptr parameter, gradient; /* where `apply` works */
 };
-void verify_begin(struct plan *, const struct run_of_blocks *, struct verification *);
+const struct verification *verify_begin(struct plan *, const struct run_of_blocks *);
 CUresult verify_down(struct plan *, const struct run_of_blocks *, const struct verification *);
 CUresult verify_up(struct plan *, const struct run_of_blocks *, const struct verification *);
 

@@ -42,6 +42,9 @@ bool process_capture_open(void) {
   return capture_open;
 }
 
+size_t step_give_back(void) {
+  return 0;
+}
 bool step_adam_seen(void) {
   return adam_seen;
 }

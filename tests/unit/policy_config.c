@@ -77,7 +77,7 @@ static void test_sizes(void) {
 static void test_values(void) {
   load(NULL, NULL, NULL);
   tap_ok(config.mode == MODE_FULL && config.step == STEP_AUTO && !config.host_memory.set &&
-             config.device_staging.bytes == 16u << 20 && config.min_allocation.bytes == 2u << 20 &&
+             config.device_staging.bytes == 256u << 20 && config.min_allocation.bytes == 2u << 20 &&
              config.overflow && !config.threads && config.isa == ADAM_ISA_AUTO &&
              config.log == LOG_NORMAL && !config.report && !config.callers && !config.piece.bytes &&
              !config.problems[0],

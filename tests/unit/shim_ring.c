@@ -21,6 +21,12 @@ CUresult process_note_failure(CUresult result, const char *where) {
   return result;
 }
 
+static unsigned early_forgotten;
+void early_forget(struct ring *ring) {
+  (void)ring;
+  early_forgotten++;
+}
+
 /* ---- the driver ---- */
 
 static size_t device_room, device_used, device_blocks, host_blocks;
@@ -223,6 +229,20 @@ static void test_stages(const struct adam_api *api) {
   query_answer = CUDA_SUCCESS;
   tap_ok(free_first && own && others && !ring_taken(ring, (CUstream)0x20),
          "the ring is taken for other streams until its last step is done");
+
+  char why[256] = "";
+  struct staging *staging = &ring->staging;
+  config.device_staging.bytes = (size_t)8 << 20;
+  const bool slots = staging_make(staging, &config, SIZE_MAX, LEAST, why, sizeof why);
+  const size_t with_slots = device_used;
+  query_answer = CUDA_ERROR_NOT_READY;
+  const size_t busy = ring_give_back(ring);
+  query_answer = CUDA_SUCCESS;
+  const unsigned forgotten = early_forgotten;
+  const size_t freed = ring_give_back(ring);
+  tap_ok(slots && !busy && freed >= (size_t)7 << 20 && device_used == with_slots - freed &&
+             early_forgotten == forgotten + 1 && !ring_give_back(ring),
+         "staging is given back when the side streams are done with it, and only then");
 
   /* A step whose gradients never come, on a GPU that is lost. */
   _Atomic uint32_t never = 0;
