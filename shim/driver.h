@@ -80,6 +80,14 @@ static inline const char *driver_function_name(CUfunction function) {
   return NULL;
 }
 
+/* Leaves the function with the answer of a call that failed. */
+#define DRIVER_TRY(call)                                                                           \
+  do {                                                                                             \
+    const CUresult try_result = (call);                                                            \
+    if (try_result != CUDA_SUCCESS)                                                                \
+      return try_result;                                                                           \
+  } while (0)
+
 /* The wrappers. Each is exported under the driver's own name, so that direct links meet the very
  * same function. */
 #define HOOK(symbol, base, version, per_thread, parameters, arguments)                             \

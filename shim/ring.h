@@ -23,7 +23,7 @@
 
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
-/* Scratch of calibration (calibrate.c says what lies where). */
+/* Scratch of calibration (calibrate_bench.c says what lies where). */
 enum { CALIBRATION_BYTES = 256 << 10 };
 
 struct ring_slot {
