@@ -100,3 +100,16 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
+
+# A fused Adam kernel as the images that tests/e2e/older_drivers.bats loads: of two architectures, packed and not.
+OLDER_IMAGES := $(addprefix $(STEP_E2E)/images/,plain.fatbin lz4.fatbin zstd.fatbin)
+$(STEP_E2E)/images/%.cubin: $(STEP_E2E)/25544_float-adamw.ptx
+	@mkdir -p $(@D)
+	'$(CUDA_HOME)/bin/ptxas' -arch=$* -o $@ $<
+$(STEP_E2E)/images/plain.fatbin: OLDER_MODE :=
+$(STEP_E2E)/images/lz4.fatbin: OLDER_MODE := --compress-all --compress-mode=speed
+$(STEP_E2E)/images/zstd.fatbin: OLDER_MODE := --compress-all --compress-mode=size
+$(OLDER_IMAGES): $(STEP_E2E)/images/sm_80.cubin $(STEP_E2E)/images/sm_90.cubin $(STEP_E2E)/25544_float-adamw.ptx
+	'$(CUDA_HOME)/bin/fatbinary' -64 --create=$@ $(OLDER_MODE) --image3=kind=elf,sm=80,file=$(STEP_E2E)/images/sm_80.cubin \
+	  --image3=kind=elf,sm=90,file=$(STEP_E2E)/images/sm_90.cubin --image3=kind=ptx,sm=80,file=$(STEP_E2E)/25544_float-adamw.ptx
+test-programs: $(OLDER_IMAGES)
