@@ -1,5 +1,5 @@
-# The companion liboffload-adam.so, its twins for tests (of the first ABI, and for a machine without vector code), its tests
-# and its bench.
+# The companion liboffload-adam.so, its twins for tests (of the first ABI, for a machine without vector code, and with a
+# wrong step), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
 ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/reciprocal.c adam/kernels_scalar.c
 ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
@@ -42,6 +42,12 @@ ADAM_TWINS := $(addprefix $(B)/test/liboffload-adam-,other-abi.so plain.so)
 $(ADAM_TWINS):
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
+
+# One whose step is wrong where a test says (tests/e2e/verify.bats).
+$(B)/test/liboffload-adam-wrong.so: tests/e2e/verify/wrong_adam.c adam/api.c $(ADAM_HDR) $(ADAM_LIBRARY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $< $(ADAM_LIBRARY_OBJS) $(ADAM_LIBS) -o $@
+test-programs: $(B)/test/liboffload-adam-wrong.so
 
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
 ADAM_TESTS := adam_kernels adam_reference adam_choice adam_reciprocal adam_wheels adam_scalars adam_team
