@@ -25,7 +25,7 @@ STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 
   power-adamw.ptx old-adam.ptx)
 STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
 
-$(STEP_E2E)/step_program: tests/e2e/step_program.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+$(STEP_E2E)/step_program: tests/e2e/step_program.c tests/e2e/adam_numbers.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
 
