@@ -44,8 +44,8 @@ $(ADAM_TWINS):
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
 
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
-ADAM_TESTS := adam_kernels adam_reciprocal adam_wheels adam_scalars adam_team
-$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/unit/adam_wheels.def tests/lib/tap.h $(ADAM_OBJS)
+ADAM_TESTS := adam_kernels adam_reference adam_choice adam_reciprocal adam_wheels adam_scalars adam_team
+$(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/unit/adam_hostile.h tests/unit/adam_wheels.def tests/lib/tap.h $(ADAM_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) $< $(ADAM_OBJS) $(ADAM_LIBS) -o $@
 UNIT_TESTS += $(ADAM_TESTS:%=$(B)/test/%)

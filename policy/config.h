@@ -27,6 +27,7 @@ struct config {
   bool overflow;
   unsigned threads;
   unsigned test_worker_lag_us;
+  bool test_ahead;
   int isa; /* enum adam_isa */
   enum config_log log;
   const char *report;  /* path, or NULL */

@@ -18,6 +18,12 @@
 #undef cuGraphAddNode
 #undef cuMemcpyBatchAsync
 #undef cuMemcpy3DBatchAsync
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuStreamBatchMemOp
+#undef cuMemPrefetchAsync
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
    of ours exists, hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL
@@ -73,6 +79,14 @@ static inline const char *driver_function_name(CUfunction function) {
     return name;
   return NULL;
 }
+
+/* Leaves the function with the answer of a call that failed. */
+#define DRIVER_TRY(call)                                                                           \
+  do {                                                                                             \
+    const CUresult try_result = (call);                                                            \
+    if (try_result != CUDA_SUCCESS)                                                                \
+      return try_result;                                                                           \
+  } while (0)
 
 /* The wrappers. Each is exported under the driver's own name, so that direct links meet the very
  * same function. */

@@ -4,13 +4,6 @@
 
 enum { THREADS = 256 };
 
-#define TRY(call)                                                                                  \
-  do {                                                                                             \
-    const CUresult try_result = (call);                                                            \
-    if (try_result != CUDA_SUCCESS)                                                                \
-      return try_result;                                                                           \
-  } while (0)
-
 CUresult kernels_find(CUmodule module, struct kernels *kernels) {
   static const char *const types[ADAM_TYPES] = {[ADAM_TYPE_FLOAT] = "fp32",
                                                 [ADAM_TYPE_DOUBLE] = "fp64",
@@ -29,10 +22,10 @@ CUresult kernels_find(CUmodule module, struct kernels *kernels) {
     for (unsigned i = 0; i < count; i++) {
       char name[32];
       snprintf(name, sizeof name, "off_%s_%s", wanted[i].name, types[type]);
-      TRY(driver.cuModuleGetFunction(wanted[i].to, module, name));
+      DRIVER_TRY(driver.cuModuleGetFunction(wanted[i].to, module, name));
     }
   }
-  TRY(driver.cuModuleGetFunction(&found.gather, module, "off_gather"));
+  DRIVER_TRY(driver.cuModuleGetFunction(&found.gather, module, "off_gather"));
   *kernels = found;
   return CUDA_SUCCESS;
 }
@@ -57,12 +50,12 @@ CUresult kernels_lay_out(const struct kernels *kernels, const struct probe_layou
   CUdeviceptr inputs = layout->inputs, out = layout->out;
   uint32_t bytes = (uint32_t)lists_bytes(&shape, PROBE_ELEMENTS), words = bytes / 4;
   void *gather[] = {by_value, &lr_pointer, &grad_scale, &found_inf, &inputs, &words, &out};
-  TRY(launch(kernels->gather, layout->tensors, THREADS, stream, gather));
+  DRIVER_TRY(launch(kernels->gather, layout->tensors, THREADS, stream, gather));
   if (grad_scale) {
     CUdeviceptr g =
         out + offsetof(struct proof_results, probes) + PROBE_ELEMENTS * adam_type_bytes(shape.type);
     void *scale[] = {&g, &bytes, &grad_scale};
-    TRY(launch(kernels->scale[shape.type], layout->tensors, PROBE_ELEMENTS, stream, scale));
+    DRIVER_TRY(launch(kernels->scale[shape.type], layout->tensors, PROBE_ELEMENTS, stream, scale));
   }
   if (fine_bytes(&shape)) {
     const struct adam_hyper hyper = fine_hyper(&layout->candidate, &layout->hyper, !lr_pointer);
@@ -74,7 +67,7 @@ CUresult kernels_lay_out(const struct kernels *kernels, const struct probe_layou
       beta2 = (double)(float)beta2;
     }
     void *fine[] = {&out, &first, &lr, &beta1, &beta2};
-    TRY(launch(kernels->fine[shape.type], layout->tensors, FINE_ELEMENTS, stream, fine));
+    DRIVER_TRY(launch(kernels->fine[shape.type], layout->tensors, FINE_ELEMENTS, stream, fine));
   }
   return CUDA_SUCCESS;
 }

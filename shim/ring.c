@@ -91,7 +91,9 @@ static bool open_streams(struct ring *ring) {
   TRY(driver.cuStreamCreateWithPriority(&ring->down, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->up, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->scratch, CU_STREAM_NON_BLOCKING, 0));
-  TRY(driver.cuEventCreate(&ring->begin, CU_EVENT_DISABLE_TIMING));
+  for (unsigned i = 0; i < AHEAD_LAUNCHES; i++)
+    TRY(driver.cuEventCreate(&ring->begins[i], CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->kernel, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->down_last, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->up_last, CU_EVENT_DISABLE_TIMING));
   for (unsigned i = 0; i < RING_SLOTS; i++) {
@@ -99,8 +101,8 @@ static bool open_streams(struct ring *ring) {
     TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
   }
   /* A first use may still have something to make, which must not fail in the middle of a step. */
-  TRY(driver.cuEventRecord(ring->begin, ring->down));
-  TRY(driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  TRY(driver.cuEventRecord(ring->kernel, ring->down));
+  TRY(driver.cuStreamWaitEvent(ring->up, ring->kernel, 0));
   TRY(driver.cuEventRecord(ring->up_last, ring->up));
   TRY(driver.cuStreamWaitEvent(ring->scratch, ring->up_last, 0));
   TRY(driver.cuStreamWaitEvent(ring->down, ring->up_last, 0));

@@ -13,6 +13,7 @@
    takes them only when the first's last step is done. Everything here is under the enqueue lock. */
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
+#include "ahead.h"
 #include "driver.h"
 #include "kernels.h"
 #include "recognise.h"
@@ -22,7 +23,7 @@
 
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
-/* Scratch of calibration (calibrate.c says what lies where). */
+/* Scratch of calibration (calibrate_bench.c says what lies where). */
 enum { CALIBRATION_BYTES = 256 << 10 };
 
 struct ring_slot {
@@ -65,10 +66,12 @@ struct ring_inputs {
 struct ring {
   CUcontext context;
   CUmodule module;
-  struct kernels kernels;     /* gather is NULL when they could not be loaded */
-  CUstream down, up, scratch; /* non-blocking; scratch is calibration's */
-  CUevent begin, down_last, up_last;
-  bool down_used; /* down_last was recorded */
+  struct kernels kernels;         /* gather is NULL when they could not be loaded */
+  CUstream down, up, scratch;     /* non-blocking; scratch is calibration's */
+  CUevent begins[AHEAD_LAUNCHES]; /* places of launches, in turn */
+  unsigned next_begin;
+  CUevent kernel, down_last, up_last; /* kernel: behind one on the program's stream */
+  bool down_used;                     /* down_last was recorded */
 
   /* The last step that went through the ring: the program stream it came from (with the thread, of a
      per-thread stream), and the event behind its last use of the side streams. */

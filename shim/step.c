@@ -57,12 +57,18 @@ CUresult plan_launch(const struct plan *plan, const unsigned char *metadata, uns
                           plan->stream);
 }
 
-CUresult plan_begin(struct plan *plan) {
-  CUresult result = driver.cuEventRecord(plan->ring->begin, plan->stream);
+CUresult plan_begin(struct plan *plan, bool streamed) {
+  struct ring *ring = plan->ring;
+  plan->begin = ring->begins[ring->next_begin];
+  ring->next_begin = (ring->next_begin + 1) % AHEAD_LAUNCHES;
+  ahead_launch(plan, streamed, plan->begin);
+  CUresult result = driver.cuEventRecord(plan->begin, plan->stream);
   if (result == CUDA_SUCCESS && plan->rest) {
     result = plan_launch(plan, plan->rest_metadata, plan->rest, plan->arguments.found_inf);
     report_add(elements_direct, plan->rest_elements);
   }
+  if (result != CUDA_SUCCESS)
+    ahead_close("a launch that failed");
   return result;
 }
 
@@ -96,10 +102,12 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
-  return driver.cuLaunchKernel(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
-                               launch->block[0], launch->block[1], launch->block[2],
-                               launch->shared_bytes, plan->stream, launch->kernel_parameters,
-                               launch->extra);
+  const CUresult result = driver.cuLaunchKernel(
+      launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+      launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
+      launch->kernel_parameters, launch->extra);
+  ahead_direct(plan);
+  return result;
 }
 
 /* ---- what a launch names ---- */

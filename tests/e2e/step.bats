@@ -357,7 +357,7 @@ refused_variants() {
   for kernel in 20_wrong-adamw_amsgrad 23_wrong-adam 212_wrong-adamw 212_wrong-adam_amsgrad; do
     for entry in 0 1 2 3 4; do
       [[ $entry -lt 4 || $kernel == 212* ]] || continue
-      local wrong=$((entry % 2 ? 2 : 5))
+      local wrong=$((entry % 2 ? 2 : 3))
       OFFLOAD_STEP=cpu compare cpu exact-$kernel entry=$entry wrong=$wrong wrong_step=4 steps=6 sync=1
       expect '.totals.refusals == 1 and .functions[0].launches_refused == 1 and .functions[0].launches_stream == 2' "$kernel $entry $wrong"
       [[ $(why) == "the running proof refused a launch"* ]]
