@@ -4,7 +4,7 @@
 bats_require_minimum_version 1.5.0
 load ../lib/e2e
 
-SLICES=16
+SLICES=24
 TABLE=$ROOT/tests/kernel_table.py
 export OFFLOAD_TEST_BUILD=$BUILD
 
