@@ -27,6 +27,7 @@
                       rates of their own, before the host writes the word
      unload=0         1: after every step a module of somebody else's is loaded and unloaded
      lost=0           1: at the end a step behind a kernel that reads nothing's address; prints what the driver says
+     abort=0          1: abort at a driver's error, instead of ending with status 2
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
@@ -52,7 +53,7 @@
 #define CU(call)                                                                                   \
   do {                                                                                             \
     if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
+      give_up();                                                                                   \
   } while (0)
 
 enum { TENSORS = 512, ALLOCATOR_GRAIN = 512, WHOLE_ELEMENTS = 16384 };
@@ -71,6 +72,13 @@ static const char *text_option(const char *name) {
 static double option(const char *name, double otherwise) {
   const char *text = text_option(name);
   return text ? strtod(text, NULL) : otherwise;
+}
+
+/* After a driver's error. */
+static void __attribute__((noreturn)) give_up(void) {
+  if (option("abort", 0) != 0)
+    abort();
+  exit(2);
 }
 
 static struct adam_kernel kernel;
