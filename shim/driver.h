@@ -18,6 +18,12 @@
 #undef cuGraphAddNode
 #undef cuMemcpyBatchAsync
 #undef cuMemcpy3DBatchAsync
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuStreamBatchMemOp
+#undef cuMemPrefetchAsync
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
    of ours exists, hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL
@@ -62,6 +68,11 @@ CUresult driver_missing(void);
     __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol arguments : driver_missing();       \
   })
 
+/* Drivers before CUDA 12.4 tell no parameters of kernels, and their copies fail where device and host memory lie side by side. */
+static inline bool driver_before_12_4(void) {
+  return !driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo;
+}
+
 /* A function's mangled name; NULL when the driver doesn't tell it. A CUkernel may be passed where a
    CUfunction is asked for (cuda.h, cuLaunchKernel). */
 static inline const char *driver_function_name(CUfunction function) {
@@ -73,6 +84,14 @@ static inline const char *driver_function_name(CUfunction function) {
     return name;
   return NULL;
 }
+
+/* Leaves the function with the answer of a call that failed. */
+#define DRIVER_TRY(call)                                                                           \
+  do {                                                                                             \
+    const CUresult try_result = (call);                                                            \
+    if (try_result != CUDA_SUCCESS)                                                                \
+      return try_result;                                                                           \
+  } while (0)
 
 /* The wrappers. Each is exported under the driver's own name, so that direct links meet the very
  * same function. */

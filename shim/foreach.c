@@ -58,6 +58,16 @@ bool foreach_list_of(const char *name, size_t bytes, struct foreach_list *list) 
   return false;
 }
 
+/* Operators by a number for all (step counters: + 1) and between lists (- found_inf); their arguments behind the list are
+   a functor, an operation and that number. */
+bool foreach_adds(const char *name) {
+  static const char *const functors[] = {"21BinaryOpScalarFunctorI", "24BinaryOpListAlphaFunctorI"};
+  for (size_t i = 0; i < sizeof functors / sizeof *functors; i++)
+    if (strstr(name, functors[i]))
+      return true;
+  return false;
+}
+
 uintptr_t foreach_address(const struct foreach_list *list, const void *metadata, unsigned which,
                           unsigned tensor) {
   uint64_t address;

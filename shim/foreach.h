@@ -19,6 +19,9 @@ struct foreach_list {
    that we know. */
 bool foreach_list_of(const char *name, size_t bytes, struct foreach_list *);
 
+/* Whether a kernel of such a list writes nothing but what the list names: by its mangled name. */
+bool foreach_adds(const char *name);
+
 /* Calls `visit` for each block below `blocks` with its tensor, and first element and number of elements of
    its chunk; ends at an entry that makes no sense. */
 void foreach_blocks(const struct foreach_list *, const void *metadata, unsigned blocks,

@@ -2,12 +2,15 @@
    memory of ours; when it has nothing to do, its cost is a few loads. */
 #ifndef OFFLOAD_HOOKS_H
 #define OFFLOAD_HOOKS_H
+#include "ahead.h"
 #include "driver.h"
 #include "process.h"
 #include "range.h"
 
-/* Calls the real function and looks at what it said. */
-#define hook_pass(symbol, arguments) process_note(driver_call(symbol, arguments), #symbol)
+/* Calls the real function and looks at what it said. Of what may enqueue something ahead.h is told: of all that
+   doesn't say that it is known. */
+#define hook_pass_known(symbol, arguments) process_note(driver_call(symbol, arguments), #symbol)
+#define hook_pass(symbol, arguments) ahead_seen(hook_pass_known(symbol, arguments), #symbol)
 
 /* The stream that a call means: 0 is the thread's own for entries with the per-thread suffix. */
 static inline CUstream hook_stream(CUstream stream, bool per_thread) {

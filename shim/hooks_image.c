@@ -6,7 +6,7 @@
 /* Seen after the real call, which has then accepted the image. */
 #define LOAD(symbol, parameters, arguments, seen)                                                  \
   CUresult hook_##symbol parameters {                                                              \
-    CUresult result = hook_pass(symbol, arguments);                                                \
+    CUresult result = hook_pass_known(symbol, arguments);                                          \
     if (result == CUDA_SUCCESS && image_wanted())                                                  \
       seen;                                                                                        \
     return result;                                                                                 \

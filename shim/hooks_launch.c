@@ -35,8 +35,12 @@ static bool taken(const struct launch *launch, CUresult *result, const char *whe
       if (taken(&launch, &result, #symbol))                                                        \
         return result;                                                                             \
     }                                                                                              \
-    return hook_pass(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,         \
-                              shared_bytes, stream, kernel_parameters, extra));                    \
+    const CUresult passed =                                                                        \
+        hook_pass_known(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,      \
+                                 shared_bytes, stream, kernel_parameters, extra));                 \
+    if (ahead_open())                                                                              \
+      ahead_foreign(function, grid_x, hook_stream(stream, is_per_thread), kernel_parameters);      \
+    return passed;                                                                                 \
   }
 LAUNCH(cuLaunchKernel, false)
 LAUNCH(cuLaunchKernel_ptsz, true)
@@ -58,7 +62,11 @@ LAUNCH(cuLaunchKernel_ptsz, true)
       if (taken(&launch, &result, #symbol))                                                        \
         return result;                                                                             \
     }                                                                                              \
-    return hook_pass(symbol, (config, function, kernel_parameters, extra));                        \
+    const CUresult passed = hook_pass_known(symbol, (config, function, kernel_parameters, extra)); \
+    if (ahead_open())                                                                              \
+      ahead_foreign(function, config->gridDimX, hook_stream(config->hStream, is_per_thread),       \
+                    config->numAttrs ? NULL : kernel_parameters);                                  \
+    return passed;                                                                                 \
   }
 LAUNCH_EX(cuLaunchKernelEx, false)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, true)

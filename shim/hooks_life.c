@@ -18,7 +18,7 @@ CUresult hook_cuInit(unsigned flags) {
 /* ---- functions ---- */
 
 CUresult hook_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  CUresult result = hook_pass(cuModuleGetFunction, (function, module, name));
+  CUresult result = hook_pass_known(cuModuleGetFunction, (function, module, name));
   if (result == CUDA_SUCCESS && process_active()) {
     (void)step_kernel_seen(name);
     if (image_wanted())
@@ -28,7 +28,7 @@ CUresult hook_cuModuleGetFunction(CUfunction *function, CUmodule module, const c
 }
 
 CUresult hook_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-  CUresult result = hook_pass(cuLibraryGetKernel, (kernel, library, name));
+  CUresult result = hook_pass_known(cuLibraryGetKernel, (kernel, library, name));
   if (result == CUDA_SUCCESS && process_active()) {
     (void)step_kernel_seen(name);
     if (image_wanted())

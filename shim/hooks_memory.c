@@ -112,7 +112,7 @@ FREE_ASYNC(cuMemFreeAsync_ptsz, true)
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
   if (!range)
-    return hook_pass(cuMemGetAddressRange_v2, (base, bytes, pointer));
+    return hook_pass_known(cuMemGetAddressRange_v2, (base, bytes, pointer));
   if (!caller_allowed(__builtin_return_address(0)))
     pin(range);
   if (base)
@@ -126,13 +126,13 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                     CUdeviceptr pointer) {
   struct range *range = value ? hook_range(pointer) : NULL;
   if (!range)
-    return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+    return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
   if (attribute_pins(attribute))
     pin(range);
   CUresult result;
   if (attribute_answer(range, attribute, pointer, value, &result))
     return result;
-  return hook_pass(cuPointerGetAttribute, (value, attribute, pointer));
+  return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
 }
 
 /* The real call comes first, for attributes that only it knows; what it says about ours is then
@@ -140,7 +140,7 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
 CUresult hook_cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
                                      CUdeviceptr pointer) {
   struct range *range = attributes && values ? hook_range(pointer) : NULL;
-  CUresult result = hook_pass(cuPointerGetAttributes, (count, attributes, values, pointer));
+  CUresult result = hook_pass_known(cuPointerGetAttributes, (count, attributes, values, pointer));
   if (!range || result != CUDA_SUCCESS)
     return result;
   for (unsigned i = 0; i < count; i++) {

@@ -4,13 +4,6 @@
 
 enum { THREADS = 256 };
 
-#define TRY(call)                                                                                  \
-  do {                                                                                             \
-    const CUresult try_result = (call);                                                            \
-    if (try_result != CUDA_SUCCESS)                                                                \
-      return try_result;                                                                           \
-  } while (0)
-
 CUresult kernels_find(CUmodule module, struct kernels *kernels) {
   static const char *const types[ADAM_TYPES] = {[ADAM_TYPE_FLOAT] = "fp32",
                                                 [ADAM_TYPE_DOUBLE] = "fp64",
@@ -24,15 +17,16 @@ CUresult kernels_find(CUmodule module, struct kernels *kernels) {
     } wanted[] = {{"scale", &found.scale[type]},
                   {"prologue", &found.prologue[type]},
                   {"apply", &found.apply[type]},
+                  {"keep", &found.keep[type]},
                   {"fine", &found.fine[type]}};
-    const unsigned count = adam_type_bytes((enum adam_type)type) == 2 ? 4 : 3;
+    const unsigned count = adam_type_bytes((enum adam_type)type) == 2 ? 5 : 4;
     for (unsigned i = 0; i < count; i++) {
       char name[32];
       snprintf(name, sizeof name, "off_%s_%s", wanted[i].name, types[type]);
-      TRY(driver.cuModuleGetFunction(wanted[i].to, module, name));
+      DRIVER_TRY(driver.cuModuleGetFunction(wanted[i].to, module, name));
     }
   }
-  TRY(driver.cuModuleGetFunction(&found.gather, module, "off_gather"));
+  DRIVER_TRY(driver.cuModuleGetFunction(&found.gather, module, "off_gather"));
   *kernels = found;
   return CUDA_SUCCESS;
 }
@@ -57,12 +51,12 @@ CUresult kernels_lay_out(const struct kernels *kernels, const struct probe_layou
   CUdeviceptr inputs = layout->inputs, out = layout->out;
   uint32_t bytes = (uint32_t)lists_bytes(&shape, PROBE_ELEMENTS), words = bytes / 4;
   void *gather[] = {by_value, &lr_pointer, &grad_scale, &found_inf, &inputs, &words, &out};
-  TRY(launch(kernels->gather, layout->tensors, THREADS, stream, gather));
+  DRIVER_TRY(launch(kernels->gather, layout->tensors, THREADS, stream, gather));
   if (grad_scale) {
     CUdeviceptr g =
         out + offsetof(struct proof_results, probes) + PROBE_ELEMENTS * adam_type_bytes(shape.type);
     void *scale[] = {&g, &bytes, &grad_scale};
-    TRY(launch(kernels->scale[shape.type], layout->tensors, PROBE_ELEMENTS, stream, scale));
+    DRIVER_TRY(launch(kernels->scale[shape.type], layout->tensors, PROBE_ELEMENTS, stream, scale));
   }
   if (fine_bytes(&shape)) {
     const struct adam_hyper hyper = fine_hyper(&layout->candidate, &layout->hyper, !lr_pointer);
@@ -74,7 +68,7 @@ CUresult kernels_lay_out(const struct kernels *kernels, const struct probe_layou
       beta2 = (double)(float)beta2;
     }
     void *fine[] = {&out, &first, &lr, &beta1, &beta2};
-    TRY(launch(kernels->fine[shape.type], layout->tensors, FINE_ELEMENTS, stream, fine));
+    DRIVER_TRY(launch(kernels->fine[shape.type], layout->tensors, FINE_ELEMENTS, stream, fine));
   }
   return CUDA_SUCCESS;
 }
@@ -120,5 +114,14 @@ CUresult kernels_apply(const struct kernels *kernels, const struct kernel_run *r
                                                  : (uint32_t)KERNEL_NONE;
   void *parameters[] = {&p, &update, &slot, &count, &expected, &decay, &g, &grad_scale};
   return launch(kernels->apply[run->candidate.type], blocks_for(run->elements), THREADS, stream,
+                parameters);
+}
+
+CUresult kernels_keep(const struct kernels *kernels, enum adam_type type, CUdeviceptr to,
+                      CUdeviceptr from, uint64_t elements, CUdeviceptr words, uint32_t generation,
+                      CUstream stream) {
+  uint32_t count = (uint32_t)elements, expected = slot_status(generation, SLOT_APPLY);
+  void *parameters[] = {&to, &from, &words, &count, &expected};
+  return launch(kernels->keep[type], elements ? blocks_for(elements) : 1, THREADS, stream,
                 parameters);
 }

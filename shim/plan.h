@@ -2,6 +2,7 @@
    at a time, under the enqueue lock. */
 #ifndef OFFLOAD_PLAN_H
 #define OFFLOAD_PLAN_H
+#include "ahead.h"
 #include "calibrate.h"
 #include "ring.h"
 
@@ -9,6 +10,7 @@
 struct run_of_blocks {
   unsigned tensor, chunk, blocks;
   uint64_t elements;
+  bool verified; /* its turn for OFFLOAD_VERIFY */
 };
 
 struct plan {
@@ -17,10 +19,13 @@ struct plan {
   struct function *function;
   struct arguments arguments;
   struct ring *ring;
+  CUevent begin;         /* its place on the program's stream */
+  struct ahead ahead;    /* what it may do before that is reached */
   struct branch *branch; /* cpu mode; what follows as well */
   struct ring_inputs *inputs;
   bool fresh_inputs; /* the device does not have them yet */
 
+  unsigned verified; /* runs whose turn it is */
   unsigned run_count, ours,
       rest; /* runs; blocks that are ours; blocks that stay the program's kernel's */
   uint64_t ours_elements, rest_elements;
@@ -38,9 +43,10 @@ static inline uintptr_t run_address(const struct plan *plan, const struct run_of
          (uintptr_t)run->chunk * CHUNK_ELEMENTS * element_bytes(family, list);
 }
 
-/* Records where the program's stream is now, for the side streams to start from, and launches the
-   program's kernel over the blocks that are not ours. Nothing of a step depends on them. */
-CUresult plan_begin(struct plan *);
+/* Records where the program's stream is now, for the side streams to start from, decides what they may do
+   before, and launches the program's kernel over the blocks that are not ours. Nothing of a step depends on
+   them. */
+CUresult plan_begin(struct plan *, bool streamed);
 
 /* The program's kernel over `metadata`, with the launch's other arguments and this found_inf. */
 CUresult plan_launch(const struct plan *, const unsigned char *metadata, unsigned blocks,

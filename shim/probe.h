@@ -58,6 +58,9 @@ struct calibration_set {
     bool found;
     double p, g, m, v;
   } halfway;
+  /* Searched for, too: a gradient whose weighted square is stored differently when its products are
+     taken in another order. 0: none. */
+  double square;
 };
 
 /* What is to be calibrated: which branches of the kernel, and the launch's own scalars for two
@@ -98,7 +101,7 @@ static inline size_t fine_bytes(const struct kernel_shape *shape) {
   return adam_type_bytes(shape->type) == 2 ? FINE_BYTES : 0;
 }
 /* The scalars with which the program's kernel runs on it, in a launch with these. A known lr is the
-   launch's by a power of two, so that the step size is, too. */
+   launch's by a power of two, so that the step size is, too. Betas are the launch's but for those near 0. */
 struct adam_hyper fine_hyper(const struct adam_candidate *, const struct adam_hyper *,
                              bool lr_known);
 

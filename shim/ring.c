@@ -91,7 +91,9 @@ static bool open_streams(struct ring *ring) {
   TRY(driver.cuStreamCreateWithPriority(&ring->down, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->up, CU_STREAM_NON_BLOCKING, greatest));
   TRY(driver.cuStreamCreateWithPriority(&ring->scratch, CU_STREAM_NON_BLOCKING, 0));
-  TRY(driver.cuEventCreate(&ring->begin, CU_EVENT_DISABLE_TIMING));
+  for (unsigned i = 0; i < AHEAD_LAUNCHES; i++)
+    TRY(driver.cuEventCreate(&ring->begins[i], CU_EVENT_DISABLE_TIMING));
+  TRY(driver.cuEventCreate(&ring->kernel, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->down_last, CU_EVENT_DISABLE_TIMING));
   TRY(driver.cuEventCreate(&ring->up_last, CU_EVENT_DISABLE_TIMING));
   for (unsigned i = 0; i < RING_SLOTS; i++) {
@@ -99,8 +101,8 @@ static bool open_streams(struct ring *ring) {
     TRY(driver.cuEventCreate(&ring->slots[i].up, CU_EVENT_DISABLE_TIMING));
   }
   /* A first use may still have something to make, which must not fail in the middle of a step. */
-  TRY(driver.cuEventRecord(ring->begin, ring->down));
-  TRY(driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  TRY(driver.cuEventRecord(ring->kernel, ring->down));
+  TRY(driver.cuStreamWaitEvent(ring->up, ring->kernel, 0));
   TRY(driver.cuEventRecord(ring->up_last, ring->up));
   TRY(driver.cuStreamWaitEvent(ring->scratch, ring->up_last, 0));
   TRY(driver.cuStreamWaitEvent(ring->down, ring->up_last, 0));
@@ -299,13 +301,18 @@ static void not_for_children(void *memory, size_t bytes) {
     (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
 }
 
-static bool pin(struct ring *ring, void **memory, size_t bytes) {
+CUresult ring_pin(void **memory, size_t bytes) {
   const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (result != CUDA_SUCCESS)
-    return fail(ring, result, "pinned memory");
-  memset(*memory, 0, bytes);
-  not_for_children(*memory, bytes);
-  return true;
+  if (result == CUDA_SUCCESS) {
+    memset(*memory, 0, bytes);
+    not_for_children(*memory, bytes);
+  }
+  return result;
+}
+
+static bool pin(struct ring *ring, void **memory, size_t bytes) {
+  const CUresult result = ring_pin(memory, bytes);
+  return result == CUDA_SUCCESS || fail(ring, result, "pinned memory");
 }
 
 static void unprepare(struct ring *ring) {
@@ -512,6 +519,7 @@ void ring_forget(CUcontext context, bool gone) {
       worker_fail(ring->worker); /* what it had to do was waited for with the context */
     if (ring->worker)
       worker_stop(ring->worker);
+    free(ring->verifier);
     rings[i] = NULL;
     staging_forget(&ring->staging);
     free(ring);

@@ -13,6 +13,7 @@
    takes them only when the first's last step is done. Everything here is under the enqueue lock. */
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
+#include "ahead.h"
 #include "driver.h"
 #include "kernels.h"
 #include "recognise.h"
@@ -22,7 +23,7 @@
 
 enum { RING_SLOTS = 4, RING_PROOFS = 4, RING_INPUTS = 8 };
 
-/* Scratch of calibration (calibrate.c says what lies where). */
+/* Scratch of calibration (calibrate_bench.c says what lies where). */
 enum { CALIBRATION_BYTES = 256 << 10 };
 
 struct ring_slot {
@@ -62,13 +63,17 @@ struct ring_inputs {
   CUdeviceptr device;
 };
 
+struct verifier; /* verify.h */
+
 struct ring {
   CUcontext context;
   CUmodule module;
-  struct kernels kernels;     /* gather is NULL when they could not be loaded */
-  CUstream down, up, scratch; /* non-blocking; scratch is calibration's */
-  CUevent begin, down_last, up_last;
-  bool down_used; /* down_last was recorded */
+  struct kernels kernels;         /* gather is NULL when they could not be loaded */
+  CUstream down, up, scratch;     /* non-blocking; scratch is calibration's */
+  CUevent begins[AHEAD_LAUNCHES]; /* places of launches, in turn */
+  unsigned next_begin;
+  CUevent kernel, down_last, up_last; /* kernel: behind one on the program's stream */
+  bool down_used;                     /* down_last was recorded */
 
   /* The last step that went through the ring: the program stream it came from (with the thread, of a
      per-thread stream), and the event behind its last use of the side streams. */
@@ -95,6 +100,8 @@ struct ring {
   void *calibration_mirror;  /* as much pinned memory, for copies from and to it */
   bool calibration_given_up; /* the scratch stream was not done in time: it may still use both */
   uint64_t calibration_next_step; /* state_step() at which the next try may be made */
+
+  struct verifier *verifier; /* allocated; NULL before anything was to be verified */
 
   bool opened, staged, prepared, cannot_prepare;
   uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */
@@ -137,6 +144,9 @@ size_t ring_piece_elements(const struct ring *, enum adam_type opmath);
 /* The largest shape within `bytes`: more slots than two only where each still holds several times
    the least elements. False when even two slots of those don't fit. */
 bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements);
+
+/* Pinned memory, zeroed, that forked children don't share; it goes with the context. */
+CUresult ring_pin(void **memory, size_t bytes);
 
 /* Whether a step of `stream` would wait in the side streams behind another program stream's, which
    may itself wait for something that only comes after this one. */

@@ -34,6 +34,7 @@ struct parameters {
   struct parameters *older; /* same handle, other sizes */
   bool unknown;             /* nobody tells their sizes */
   bool has_list;            /* the first parameter is one */
+  bool adds;                /* and nothing but what it names is written */
   bool opaque;              /* works on what lists in memory name */
   struct foreach_list list;
   uint32_t count;
@@ -74,8 +75,9 @@ static bool reads_lists(CUfunction function) {
   return !name || strstr(name, "ncclDevKernel") || strstr(name, "ncclKernel");
 }
 
-static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list) {
+static bool list_of(CUfunction function, size_t bytes, struct foreach_list *list, bool *adds) {
   const char *name = bytes > WEAK_BYTES ? image_function_name(function) : NULL;
+  *adds = name && foreach_adds(name);
   return name && foreach_list_of(name, bytes, list);
 }
 
@@ -107,7 +109,8 @@ static struct parameters *ask_parameters(CUfunction function, uint64_t now) {
                   "driver (before CUDA "
                   "12.4) tells no parameter sizes, and the kernel's image %s",
                   why);
-  made->has_list = count && list_of(function, made->bytes[0], &made->list);
+  made->adds = false;
+  made->has_list = count && list_of(function, made->bytes[0], &made->list, &made->adds);
   made->opaque = count && reads_lists(function);
   atomic_init(&made->generation, now);
   return made;
@@ -129,7 +132,8 @@ static const struct parameters *learn_parameters(CUfunction function, uint64_t n
       continue;
     struct parameters *same = first;
     while (same && (same->count != made->count || same->has_list != made->has_list ||
-                    same->opaque != made->opaque || same->unknown != made->unknown ||
+                    same->adds != made->adds || same->opaque != made->opaque ||
+                    same->unknown != made->unknown ||
                     memcmp(same->bytes, made->bytes, made->count * sizeof made->bytes[0]) != 0))
       same = same->older;
     if (same) { /* renewed; an entry in front of it is of an older generation and stays so */
@@ -165,6 +169,11 @@ static const struct parameters *find_parameters(CUfunction function) {
   const struct parameters *learnt = learn_parameters(function, now);
   quiet_end(mode);
   return learnt;
+}
+
+const struct foreach_list *state_adding_list(CUfunction function) {
+  const struct parameters *found = find_parameters(function);
+  return found && found->has_list && found->adds ? &found->list : NULL;
 }
 
 /* ---- launches ---- */

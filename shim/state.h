@@ -10,6 +10,7 @@
    that touched the piece; never while any capture is open. */
 #ifndef OFFLOAD_STATE_H
 #define OFFLOAD_STATE_H
+#include "foreach.h"
 #include "graphs.h"
 #include <cuda.h>
 #include <stdbool.h>
@@ -42,6 +43,10 @@ void state_forget_functions(void);
    kernel_parameters and extra is used. */
 void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
                           void **kernel_parameters, void **extra);
+
+/* The layout of a function's first parameter, if it is a kernel of PyTorch's foreach operators that adds to what its list names
+   and writes nothing else; or NULL. */
+const struct foreach_list *state_adding_list(CUfunction);
 
 /* A kernel node of a graph: whatever its parameters name, the graph holds. */
 void state_graph_launch(struct graph_holder, CUfunction function, void **kernel_parameters,

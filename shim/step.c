@@ -13,6 +13,7 @@
 #include "quiet.h"
 #include "range.h"
 #include "state.h"
+#include "verify.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -57,12 +58,18 @@ CUresult plan_launch(const struct plan *plan, const unsigned char *metadata, uns
                           plan->stream);
 }
 
-CUresult plan_begin(struct plan *plan) {
-  CUresult result = driver.cuEventRecord(plan->ring->begin, plan->stream);
+CUresult plan_begin(struct plan *plan, bool streamed) {
+  struct ring *ring = plan->ring;
+  plan->begin = ring->begins[ring->next_begin];
+  ring->next_begin = (ring->next_begin + 1) % AHEAD_LAUNCHES;
+  ahead_launch(plan, streamed, plan->begin);
+  CUresult result = driver.cuEventRecord(plan->begin, plan->stream);
   if (result == CUDA_SUCCESS && plan->rest) {
     result = plan_launch(plan, plan->rest_metadata, plan->rest, plan->arguments.found_inf);
     report_add(elements_direct, plan->rest_elements);
   }
+  if (result != CUDA_SUCCESS)
+    ahead_close("a launch that failed");
   return result;
 }
 
@@ -96,10 +103,12 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
-  return driver.cuLaunchKernel(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
-                               launch->block[0], launch->block[1], launch->block[2],
-                               launch->shared_bytes, plan->stream, launch->kernel_parameters,
-                               launch->extra);
+  const CUresult result = driver.cuLaunchKernel(
+      launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
+      launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
+      launch->kernel_parameters, launch->extra);
+  ahead_direct(plan);
+  return result;
 }
 
 /* ---- what a launch names ---- */
@@ -204,7 +213,8 @@ static void cut_runs(struct plan *plan, uint64_t most) {
       run->blocks++;
       run->elements += elements;
     } else {
-      plan->runs[plan->run_count++] = (struct run_of_blocks){tensor, chunk, 1, elements};
+      plan->runs[plan->run_count++] = (struct run_of_blocks){
+          .tensor = tensor, .chunk = chunk, .blocks = 1, .elements = elements};
     }
   }
 }
@@ -233,6 +243,10 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   if (type != ADAM_TYPE_DOUBLE && arguments->weight_decay != 0 &&
       (float)arguments->weight_decay == 0) {
     *why = "the weight decay is nothing as a float";
+    return false;
+  }
+  if (atomic_load_explicit(&plan->function->verified.differed, memory_order_relaxed)) {
+    *why = "OFFLOAD_VERIFY found a difference: see the reasons";
     return false;
   }
   const struct adam_api *api = companion_loaded(why);
@@ -302,6 +316,11 @@ static bool staged(struct plan *plan, const char **why) {
   return true;
 }
 
+/* From then on that branch of the kernel is streamed. */
+static const char proof_refused[] =
+    "the running proof refused a launch: on its probe the kernel did not show the arithmetic that "
+    "calibration found";
+
 static CUresult carry_out(struct plan *plan) {
   struct report_function *row = plan->function->row;
   const enum config_step wanted = process_config()->step;
@@ -327,9 +346,10 @@ static CUresult carry_out(struct plan *plan) {
     return launch_direct(plan, "steps of several streams at once: the later one is left to the "
                                "program's kernel");
   bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
-  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed))
-    return launch_direct(plan, "the running proof refused a launch: this kernel's arithmetic is "
-                               "not the one that calibration found");
+  if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed)) {
+    why = proof_refused;
+    cpu = false;
+  }
   cpu = cpu && step_cpu_ready(plan, &why);
   const char *unstaged = "";
   if (!cpu && !staged(plan, &unstaged))
@@ -482,9 +502,7 @@ static void note_refusal(struct function *function, void *unused) {
   (void)unused;
   for (struct branch *branch = function->branches; branch; branch = branch->next)
     if (atomic_load_explicit(&branch->refused, memory_order_relaxed) && function->row)
-      report_set(function->row->why, sizeof function->row->why,
-                 "the running proof refused a launch: this kernel's arithmetic is not the one that "
-                 "calibration found");
+      report_set(function->row->why, sizeof function->row->why, "%s", proof_refused);
 }
 
 void step_finish(void) {
@@ -494,4 +512,5 @@ void step_finish(void) {
   if (locked)
     enqueue_unlock();
   recognise_each(note_refusal, NULL);
+  verify_finish();
 }

@@ -2,7 +2,7 @@
    its proof.
 
      program stream  event | ............ | wait for the last up | the program's kernel (found_inf = verdict)
-     down stream     wait event | proof: inputs, kernel on probe, down, ready | (prologue) gradient down, ready | ...
+     down stream     wait event (or an earlier launch's: ahead.h) | proof: inputs, kernel on probe, down, ready | (prologue) gradient down, ready | ...
      worker          proves, sets the verdict | steps m and v, writes the update, done | ...
      up stream       wait down, wait done | update up, apply | ... | verdict up
 
@@ -10,6 +10,7 @@
    value is enqueued behind everything that leads to it. */
 #include "companion.h"
 #include "plan.h"
+#include "verify.h"
 #include <string.h>
 
 /* What one launch needs while it is enqueued. */
@@ -17,6 +18,7 @@ struct cpu_step {
   struct plan *plan;
   struct adam_hyper hyper;
   struct ring_proof *proof;
+  bool up_waits;                    /* `up` has yet to wait for the launch's place */
   unsigned tensors;                 /* that have blocks of ours */
   unsigned tensor_of[TENSORS_MOST]; /* index in the launch's list */
   unsigned index_of[TENSORS_MOST];  /* and back */
@@ -78,7 +80,8 @@ static bool take_inputs(struct plan *plan) {
 
 bool step_cpu_ready(struct plan *plan, const char **why) {
   *why = "more steps are in flight than the CPU step keeps account of: this one is streamed";
-  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan);
+  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan) &&
+         verify_ready(plan, why);
 }
 
 /* The program's own kernel on probes that lie on the device one behind the other. */
@@ -101,32 +104,26 @@ static CUresult launch_probes(struct cpu_step *step, struct arguments arguments,
                           plan->ring->down);
 }
 
-/* On the fine probes, which have scalars of their own but for betas and step counters. */
+/* On the fine probes, which have scalars of their own (fine_hyper) but the launch's step counters. */
 static CUresult launch_fine(struct cpu_step *step, CUdeviceptr first, const uintptr_t *steps) {
   struct arguments arguments = step->plan->arguments;
   const struct adam_hyper hyper =
       fine_hyper(&step->plan->branch->candidate, &step->hyper, !arguments.lr_pointer);
   arguments.lr_pointer = arguments.grad_scale = NULL;
   arguments.lr = hyper.lr;
+  arguments.beta1 = hyper.beta1;
+  arguments.beta2 = hyper.beta2;
   arguments.weight_decay = hyper.weight_decay;
   arguments.eps = hyper.eps;
   arguments.maximize = hyper.maximize;
   return launch_probes(step, arguments, first, FINE_BYTES, FINE_ELEMENTS, steps);
 }
 
-/* The proof: the program's own kernel on the probe with the launch's real scalars and step
- * counters, and all of it down. */
-static CUresult enqueue_proof(struct cpu_step *step) {
-  struct plan *plan = step->plan;
-  struct ring *ring = plan->ring;
-  struct ring_proof *proof = step->proof;
+static void hand_proof(struct cpu_step *step) {
+  const struct plan *plan = step->plan;
+  const struct ring *ring = plan->ring;
+  const struct ring_proof *proof = step->proof;
   const struct arguments *arguments = &plan->arguments;
-  const struct kernel_shape shape = family_shape(&plan->function->family);
-  const size_t probe_bytes = lists_bytes(&shape, PROBE_ELEMENTS);
-  uintptr_t steps[TENSORS_MOST];
-  for (unsigned t = 0; t < step->tensors; t++)
-    steps[t] = metadata_step(&plan->function->family, arguments->metadata, step->tensor_of[t]);
-
   const struct proof_job job = {
       .ready = proof->ready,
       .generation = proof->generation,
@@ -142,12 +139,28 @@ static CUresult enqueue_proof(struct cpu_step *step) {
       .elements = plan->ours_elements,
       .refused = &plan->branch->refused,
       .row = plan->function->row,
+      .checked = verify_function(plan),
   };
   worker_prove(ring->worker, &job);
   plan->inputs->used = true;
   plan->inputs->last_launch = worker_launches_begun(ring->worker);
+}
 
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
+/* The proof: the program's own kernel on the probe with the launch's real scalars and step
+ * counters, and all of it down. */
+static CUresult enqueue_proof(struct cpu_step *step) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  struct ring_proof *proof = step->proof;
+  const struct arguments *arguments = &plan->arguments;
+  const struct kernel_shape shape = family_shape(&plan->function->family);
+  const size_t probe_bytes = lists_bytes(&shape, PROBE_ELEMENTS);
+  uintptr_t steps[TENSORS_MOST];
+  for (unsigned t = 0; t < step->tensors; t++)
+    steps[t] = metadata_step(&plan->function->family, arguments->metadata, step->tensor_of[t]);
+
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down,
+                                          plan->ahead.scalars ? plan->ahead.base : plan->begin, 0));
   /* The launch that had this proof before must have read its verdict. */
   if (proof->used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, proof->read, 0));
@@ -180,31 +193,47 @@ static CUresult enqueue_proof(struct cpu_step *step) {
   return CUDA_SUCCESS;
 }
 
-static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks *run, bool last) {
+/* A run on its way through a slot. */
+struct piece {
+  const struct run_of_blocks *run;
+  struct ring_slot *slot;
+  uint32_t generation;
+  const struct verification *verification; /* NULL: it is not verified */
+};
+
+static struct kernel_run on_device(const struct plan *plan, const struct run_of_blocks *run) {
+  return (struct kernel_run){
+      .candidate = plan->branch->candidate,
+      .p = run_address(plan, run, LIST_PARAMETER),
+      .g = run_address(plan, run, LIST_GRADIENT),
+      .grad_scale = plan->arguments.grad_scale,
+      .elements = run->elements,
+  };
+}
+
+/* To the worker, then the gradient down. */
+static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *piece) {
   struct plan *plan = step->plan;
   struct ring *ring = plan->ring;
+  const struct run_of_blocks *run = &plan->runs[i];
   struct ring_slot *slot = ring_next(ring);
   const struct adam_candidate *candidate = &plan->branch->candidate;
   const enum adam_type opmath = adam_type_opmath(candidate->type);
   const bool prologue = kernels_need_prologue(candidate, plan->arguments.grad_scale);
   const enum adam_type gradient_type = prologue ? opmath : candidate->type;
   const size_t bytes = run->elements * adam_type_bytes(gradient_type);
-  const size_t update_bytes = run->elements * adam_type_bytes(opmath);
-  const struct kernel_run on_device = {
-      .candidate = *candidate,
-      .p = run_address(plan, run, LIST_PARAMETER),
-      .g = run_address(plan, run, LIST_GRADIENT),
-      .grad_scale = plan->arguments.grad_scale,
-      .elements = run->elements,
-  };
-  CUdeviceptr g = on_device.g;
+  const struct kernel_run gradient = on_device(plan, run);
+  CUdeviceptr g = gradient.g;
   const uint32_t generation = ++slot->generation;
+  *piece = (struct piece){.run = run, .slot = slot, .generation = generation};
+  if (run->verified)
+    piece->verification = verify_begin(plan, run);
 
   const struct piece_job job = {
       .words = slot->words,
       .generation = generation,
       .tensor = step->index_of[run->tensor],
-      .last = last,
+      .last = i + 1 == plan->run_count,
       .negate = step->hyper.maximize && !prologue,
       .gradient_type = gradient_type,
       .gradient = slot->gradient,
@@ -214,37 +243,90 @@ static CUresult enqueue_piece(struct cpu_step *step, const struct run_of_blocks 
           candidate->amsgrad ? (void *)run_address(plan, run, LIST_MAX_EXP_AVG_SQ) : NULL,
       .update = slot->update,
       .elements = run->elements,
+      .check = run->verified ? piece->verification->check : (struct piece_check){.words = NULL},
   };
   worker_step(ring->worker, &job);
 
-  /* Down: not before the slot's last use has left `up`: then the worker may write its words, too.
-   */
+  /* Not before the slot's last use has left `up`: then the worker may write its words, too. */
   if (slot->up_used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, slot->up, 0));
   if (prologue) {
     PLAN_TRY(plan,
-             kernels_prologue(&ring->kernels, &on_device, &step->hyper, slot->second, ring->down));
+             kernels_prologue(&ring->kernels, &gradient, &step->hyper, slot->second, ring->down));
     g = slot->second;
   }
   PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
                      ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
+  CUresult result = CUDA_SUCCESS;
+  if (run->verified && (result = verify_down(plan, run, piece->verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
+  report_add(link_bytes_down, bytes);
+  return CUDA_SUCCESS;
+}
 
-  /* Up: the event and the value. The event is the order that CUDA can see (cuda.h asks for it), the
+/* The update up, behind everything that leads to it. */
+static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  struct ring_slot *slot = piece->slot;
+  const enum adam_type opmath = adam_type_opmath(plan->branch->candidate.type);
+  const size_t update_bytes = piece->run->elements * adam_type_bytes(opmath);
+  struct kernel_run parameter = on_device(plan, piece->run);
+  /* The event and the value. The event is the order that CUDA can see (cuda.h asks for it), the
    * value the worker's. */
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
   PLAN_TRY(plan, driver.cuStreamWaitValue32_v2(ring->up, (CUdeviceptr)(uintptr_t)&slot->words->done,
-                                               generation, CU_STREAM_WAIT_VALUE_GEQ));
+                                               piece->generation, CU_STREAM_WAIT_VALUE_GEQ));
   PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + update_bytes,
                                              ring->up));
-  PLAN_TRY(plan, kernels_apply(&ring->kernels, &on_device, slot->first, generation, ring->up));
+  /* What the program sees changes in the launch's place, not before. */
+  if (step->up_waits)
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->begin, 0));
+  step->up_waits = false;
+  if (piece->run->verified) {
+    parameter.p = piece->verification->parameter;
+    parameter.g = piece->verification->gradient;
+  }
+  PLAN_TRY(plan,
+           kernels_apply(&ring->kernels, &parameter, slot->first, piece->generation, ring->up));
+  CUresult result = CUDA_SUCCESS;
+  if (piece->run->verified &&
+      (result = verify_up(plan, piece->run, piece->verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
   slot->up_used = true;
-  report_add(link_bytes_down, bytes);
   report_add(link_bytes_up, RING_HEAD + update_bytes);
   return CUDA_SUCCESS;
+}
+
+/* Proof and pieces. Gradients that are there before the proof's scalars go down in front of it, as many as
+   there are slots: nothing that waits for the proof may be in front of it. Not of a launch with pieces to be
+   verified, whose copies have fewer slots and are made in the launch's place. */
+static CUresult enqueue_pieces(struct cpu_step *step) {
+  struct plan *plan = step->plan;
+  struct piece first[RING_SLOTS], piece;
+  const unsigned most = plan->ring->slot_count;
+  unsigned early = 0;
+  CUresult result = CUDA_SUCCESS;
+  hand_proof(step);
+  if (plan->ahead.bulk && !plan->ahead.scalars && !plan->verified) {
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->ring->down, plan->ahead.base, 0));
+    for (; early < plan->run_count && early < most && result == CUDA_SUCCESS; early++)
+      result = enqueue_down(step, early, &first[early]);
+  }
+  if (result == CUDA_SUCCESS)
+    result = enqueue_proof(step);
+  for (unsigned i = 0; i < early && result == CUDA_SUCCESS; i++)
+    result = enqueue_up(step, &first[i]);
+  for (unsigned i = early; i < plan->run_count && result == CUDA_SUCCESS; i++) {
+    result = enqueue_down(step, i, &piece);
+    if (result == CUDA_SUCCESS)
+      result = enqueue_up(step, &piece);
+  }
+  return result;
 }
 
 /* The program's kernel, last: it skips when the verdict says that all is done, and does the step
@@ -280,11 +362,10 @@ CUresult step_cpu(struct plan *plan) {
   ring->next_proof = (ring->next_proof + 1) % RING_PROOFS;
   step.proof->generation++;
 
-  CUresult result = plan_begin(plan);
+  CUresult result = plan_begin(plan, false);
   if (result != CUDA_SUCCESS)
     return result;
-  result = enqueue_proof(&step);
-  for (unsigned i = 0; i < plan->run_count && result == CUDA_SUCCESS; i++)
-    result = enqueue_piece(&step, &plan->runs[i], i + 1 == plan->run_count);
+  step.up_waits = plan->ahead.bulk;
+  result = enqueue_pieces(&step);
   return result == CUDA_SUCCESS ? enqueue_tail(&step) : result;
 }

@@ -1,7 +1,7 @@
 /* The `stream` step: the state of each group of runs is staged through the device, and the program's own
    kernel works on it there.
 
-     up stream       wait begin, slot free | copy state up | event        (early.c: before the launch)
+     up stream       wait begin (or an earlier launch's: ahead.c), slot free | copy state up | event (early.c: before the launch)
      program stream  wait event | kernel over the group | event
      down stream     wait event | copy state down | event (slot free)
      program stream  after the last group: wait for the last copy down
@@ -93,8 +93,8 @@ static CUresult launch_group(struct plan *plan, const struct staging_slot *slot,
 
 static CUresult copy_down(struct plan *plan, struct staging_slot *slot, const struct group *group) {
   struct ring *ring = plan->ring;
-  PLAN_TRY(plan, driver.cuEventRecord(ring->begin, plan->stream));
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->begin, 0));
+  PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->kernel, 0));
   for (unsigned i = 0; i < group->span_count; i++) {
     PLAN_TRY(plan,
              driver.cuMemcpyDtoDAsync_v2(group->spans[i].home, slot->first + group->spans[i].offset,
@@ -147,12 +147,12 @@ CUresult step_stream(struct plan *plan) {
     early_tell(ring, &the_group);
   }
   note_rest(plan);
-  CUresult result = plan_begin(plan);
+  CUresult result = plan_begin(plan, true);
   if (result != CUDA_SUCCESS)
     return result;
-  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->begin, 0));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->ahead.base, 0));
   /* An earlier step from another program stream may still be copying this state down. */
-  if (ring->down_used)
+  if (ring->down_used && !plan->ahead.bulk)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->down_last, 0));
   for (unsigned run = 0; run < plan->run_count;) {
     const unsigned first = run;

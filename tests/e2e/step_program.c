@@ -12,10 +12,12 @@
      maximize=0 lr_pointer=0
      extra=0          1: packed parameters
      garbage=0        1: nonsense in the unused tail of the list
-     found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says 0
+     found_inf=0      1: a found_inf pointer that says 1 at step 3; 2: one that always says 0; 3: 1 at step 3 and every
+                      fifth from there
      grad_scale=0     1: a gradient scale of 1024
      changing_lr=0    1: another lr at each step
-     branches=0       1: decay, direction, pointer to lr and its value come and go from step to step
+     branches=0       1: decay, direction, pointer to lr and its value come and go from step to step; 2: so does a
+                      gradient scale, and at some steps half of the gradients are zero
      hostile=0        1: among parameters and gradients there are zeroes, denormals, huge numbers, infinities and NaN
      first_step=1     the first step's number
      own_steps=0      1: every tensor has a step number of its own
@@ -25,38 +27,91 @@
                       rates of their own, before the host writes the word
      unload=0         1: after every step a module of somebody else's is loaded and unloaded
      lost=0           1: at the end a step behind a kernel that reads nothing's address; prints what the driver says
+     abort=0          1: abort at a driver's error, instead of ending with status 2
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
+     edges=0          1: instead tensors of a chunk, of an element less and more, of one element, a view whose
+                      parameters and gradients begin one element behind an aligned address, and one that fills the
+                      arrays to whole pieces
+     wrong=0          a kernel that has variants gets this one (enum wrong of kernels/typed/exact.cuh)
+     wrong_step=0     at that step only
+     many=0           so many tensors of a few elements more
+     chunks=0         one tensor of so many chunks, the last one short, instead of all that
+     beside=FILE.ptx  after every step the file's first kernel, which is no optimizer, adds 1 to a number of the program's
      copies=1         copy all state after every step, in stream order, as an average of the weights would; 0: don't
+     load=0           how the kernel is loaded: 0 cuModuleLoadData of memory that is freed then, 1 cuLibraryLoadData with the
+                      kernel in place of its function, 2 the kernel's function, 3 a function of the library's module,
+                      4 cuModuleLoad, 5 cuLibraryLoadFromFile
      skew=0           bytes by which state begins behind an aligned address; parameters and gradients don't
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
-#include "tests/e2e/adam_list.h"
+#include "tests/e2e/adam_numbers.h"
 #include <inttypes.h>
 
 #define CU(call)                                                                                   \
   do {                                                                                             \
     if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
+      give_up();                                                                                   \
   } while (0)
 
-enum { TENSORS = 64, ALLOCATOR_GRAIN = 512 };
+enum { TENSORS = 512, ALLOCATOR_GRAIN = 512, WHOLE_ELEMENTS = 16384 };
 
 static int argument_count;
 static char **argument_list;
 
-static double option(const char *name, double otherwise) {
+static const char *text_option(const char *name) {
   const size_t length = strlen(name);
   for (int i = 2; i < argument_count; i++)
     if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
-      return strtod(argument_list[i] + length + 1, NULL);
-  return otherwise;
+      return argument_list[i] + length + 1;
+  return NULL;
+}
+
+static double option(const char *name, double otherwise) {
+  const char *text = text_option(name);
+  return text ? strtod(text, NULL) : otherwise;
+}
+
+/* After a driver's error. */
+static void __attribute__((noreturn)) give_up(void) {
+  if (option("abort", 0) != 0)
+    abort();
+  exit(2);
 }
 
 static struct adam_kernel kernel;
 static struct adam_tensor tensors[TENSORS];
+
+/* From an image beside the text that describes the kernel (STEP_IMAGE; else the text), in one of the ways of load=. */
+static void load_image(CUmodule *module, const char *path, const char *name) {
+  const char *file = getenv("STEP_IMAGE") ? getenv("STEP_IMAGE") : path;
+  const int how = (int)option("load", 0);
+  char *image = adam_read_file(file);
+  CUlibrary library;
+  CUkernel found;
+  if (how == 0)
+    CU(cuModuleLoadData(module, image));
+  else if (how == 4)
+    CU(cuModuleLoad(module, file));
+  else if (how == 5)
+    CU(cuLibraryLoadFromFile(&library, file, NULL, NULL, 0, NULL, NULL, 0));
+  else
+    CU(cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+  if (how == 3)
+    CU(cuLibraryGetModule(module, library));
+  if (how == 0 || how == 3 || how == 4) {
+    CU(cuModuleGetFunction(&kernel.function, *module, name));
+  } else {
+    CU(cuLibraryGetKernel(&found, library, name));
+    kernel.function = (CUfunction)found;
+    if (how == 2)
+      CU(cuKernelGetFunction(&kernel.function, found));
+  }
+  memset(image, 0xee, strlen(image));
+  free(image);
+}
 static size_t tensor_count;
 static CUdeviceptr arrays[ADAM_LISTS], copies[ADAM_LISTS];
 static size_t array_elements;
@@ -96,86 +151,61 @@ static void print_hashes(int step) {
   printf("\n");
 }
 
-static void make_tensors(void) {
+/* Where a tensor's elements begin in every array, and by how many elements its parameters and gradients are off. */
+static size_t begins[TENSORS], off[TENSORS];
+
+static void add_tensor(size_t elements, size_t grain, size_t offset) {
+  if (tensor_count == TENSORS) {
+    fprintf(stderr, "step_program: more than %d tensors; many= must be smaller\n", TENSORS);
+    exit(2);
+  }
+  tensors[tensor_count].elements = elements;
+  begins[tensor_count] = array_elements;
+  off[tensor_count++] = offset;
+  array_elements += (elements + offset + grain - 1) / grain * grain;
+}
+
+/* The tensors' sizes. Grain: elements that the allocator rounds up to. */
+static void choose_tensors(size_t grain) {
   static const size_t large[] = {600001, ADAM_CHUNK_ELEMENTS * 8,    7, 140000,
                                  70000,  ADAM_CHUNK_ELEMENTS * 5 + 3};
   static const size_t little[] = {20000, 3, 65536, 1024, 40000};
-  const bool small = option("small", 0) != 0;
-  tensor_count = small ? sizeof little / sizeof *little : sizeof large / sizeof *large;
-  const size_t grain =
-      option("packed", 0) != 0 ? 1 : ALLOCATOR_GRAIN / kernel.element_bytes[ADAM_LISTS - 1];
-  for (size_t t = 0; t < tensor_count; t++) {
-    tensors[t].elements = small ? little[t] : large[t];
-    array_elements += (tensors[t].elements + grain - 1) / grain * grain;
-  }
+  static const size_t edges[] = {ADAM_CHUNK_ELEMENTS, ADAM_CHUNK_ELEMENTS - 1,
+                                 ADAM_CHUNK_ELEMENTS + 1, 1};
+  const size_t chunks = (size_t)option("chunks", 0), many = (size_t)option("many", 0);
+  const bool edge = option("edges", 0) != 0, small = option("small", 0) != 0;
+  const size_t *sizes = edge ? edges : small ? little : large;
+  const size_t count = edge    ? sizeof edges / sizeof *edges
+                       : small ? sizeof little / sizeof *little
+                               : sizeof large / sizeof *large;
+  if (chunks)
+    add_tensor(chunks * ADAM_CHUNK_ELEMENTS - 5, grain, 0);
+  for (size_t t = 0; t < count && !chunks; t++)
+    add_tensor(sizes[t], grain, 0);
+  if (edge) /* with its offset it ends where state does without */
+    add_tensor(ADAM_CHUNK_ELEMENTS - 4, grain, 1);
+  for (size_t t = 0; t < many; t++)
+    add_tensor(1 + t * 37 % 300, grain, 0);
+  if ((edge || chunks || many) && array_elements % WHOLE_ELEMENTS)
+    add_tensor(WHOLE_ELEMENTS - array_elements % WHOLE_ELEMENTS, grain, 0);
+}
+
+static void make_tensors(void) {
+  choose_tensors(option("packed", 0) != 0 ? 1
+                                          : ALLOCATOR_GRAIN / kernel.element_bytes[ADAM_LISTS - 1]);
   for (size_t list = 0; list < kernel.layout->lists; list++)
     arrays[list] = allocate(array_bytes(list));
-  const CUdeviceptr steps = allocate(TENSORS * 4);
-  size_t at = 0;
+  const CUdeviceptr steps = allocate(TENSORS * sizeof(float));
   for (size_t t = 0; t < tensor_count; t++) {
     for (size_t list = 0; list < kernel.layout->lists; list++)
-      tensors[t].lists[list] =
-          arrays[list] + at * kernel.element_bytes[list] + (list < 2 ? 0 : skew());
-    tensors[t].step = steps + t * 4;
-    at += (tensors[t].elements + grain - 1) / grain * grain;
+      tensors[t].lists[list] = arrays[list] +
+                               (begins[t] + (list < 2 ? off[t] : 0)) * kernel.element_bytes[list] +
+                               (list < 2 ? 0 : skew());
+    tensors[t].step = steps + t * sizeof(float);
   }
 }
 
-/* A number as the kernel's parameters have it; those of half precision are cut off. */
-static void store(unsigned char *to, float number) {
-  uint32_t bits;
-  memcpy(&bits, &number, 4);
-  const uint32_t exponent = bits >> 23 & 255, sign = bits >> 16 & 0x8000;
-  const uint16_t half =
-      (uint16_t)(exponent < 113 ? sign : sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
-  const uint16_t brain = (uint16_t)(bits >> 16);
-  const double wide = number;
-  switch (kernel.type) {
-  case ADAM_FLOAT:
-    memcpy(to, &number, 4);
-    break;
-  case ADAM_DOUBLE:
-    memcpy(to, &wide, 8);
-    break;
-  case ADAM_HALF:
-    memcpy(to, &half, 2);
-    break;
-  case ADAM_BFLOAT16:
-    memcpy(to, &brain, 2);
-  }
-}
-
-/* What a type's numbers have that ordinary ones don't. NaN are the GPU's own; of doubles, whose NaN keep
-   their bits, infinities make them. */
-static bool hostile(unsigned char *to, uint64_t random) {
-  static const uint32_t floats[] = {0,          0x80000000, 1,          0x807fffff,
-                                    0x00800000, 0x7f7fffff, 0x7f800000, 0xff800000,
-                                    0x7fffffff, 0x60000000, 0x1e3ce508, 0xdf000000};
-  static const uint16_t halves[] = {0,      0x8000, 1,      0x83ff, 0x0400, 0x7bff,
-                                    0x7c00, 0xfc00, 0x7fff, 0x5800, 0x0c00, 0xf000};
-  static const uint64_t doubles[] = {0,
-                                     UINT64_C(1) << 63,
-                                     1,
-                                     0x800fffffffffffff,
-                                     0x0010000000000000,
-                                     0x7fefffffffffffff,
-                                     0x7ff0000000000000,
-                                     0xfff0000000000000,
-                                     0x5ff0000000000000,
-                                     0x1ff0000000000000,
-                                     0xc3e0000000000000,
-                                     0x3c00000000000000};
-  const unsigned which = (unsigned)(random >> 8) % 12;
-  if (option("hostile", 0) == 0 || random % 8 != 0)
-    return false;
-  const uint16_t brain = (uint16_t)(floats[which] >> 16);
-  const void *from[] = {[ADAM_FLOAT] = &floats[which],
-                        [ADAM_DOUBLE] = &doubles[which],
-                        [ADAM_HALF] = &halves[which],
-                        [ADAM_BFLOAT16] = &brain};
-  memcpy(to, from[kernel.type], kernel.element_bytes[0]);
-  return true;
-}
+static size_t hostile_met[ADAM_HOSTILE]; /* how many of each kind */
 
 /* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
@@ -184,9 +214,10 @@ static void fill(CUstream stream) {
   for (int list = 0; list < 2; list++) {
     for (size_t i = 0; i < array_elements; i++) {
       const float number = adam_random(&state) * 2 - 1;
-      if (hostile(numbers + i * kernel.element_bytes[0], state >> 20))
+      if (option("hostile", 0) != 0 &&
+          adam_hostile(&kernel, numbers + i * kernel.element_bytes[0], state >> 20, hostile_met))
         continue;
-      store(numbers + i * kernel.element_bytes[0], number * (list ? 0.01f : 1.0f));
+      adam_store(&kernel, numbers + i * kernel.element_bytes[0], number * (list ? 0.01f : 1.0f));
     }
     CU(cuMemcpyHtoD(arrays[list], numbers, array_bytes(0)));
   }
@@ -196,6 +227,58 @@ static void fill(CUstream stream) {
   static const uint32_t patterns[ADAM_LISTS] = {0, 0, 0x3a83126f, 0x372727ac, 0x36f036ef};
   for (size_t list = 2; list < ADAM_LISTS && list < kernel.layout->lists; list++)
     CU(cuMemsetD32Async(arrays[list], patterns[list], array_bytes(list) / 4, stream));
+}
+
+/* What the steps meet: a test asks that it be there. */
+static void print_data(void) {
+  size_t elements = 0, unaligned = 0;
+  for (size_t t = 0; t < tensor_count; t++) {
+    elements += tensors[t].elements;
+    unaligned += tensors[t].lists[0] % (4 * kernel.element_bytes[0]) != 0;
+  }
+  printf("tensors %zu elements %zu unaligned %zu\nhostile", tensor_count, elements, unaligned);
+  for (size_t i = 0; i < ADAM_HOSTILE; i++)
+    printf(" %zu", hostile_met[i]);
+  printf("\n");
+}
+
+/* What a kernel's module has to be told which variant to be. */
+static void choose_variant(CUmodule module) {
+  static const char *const names[] = {"wrong", "wrong_step"};
+  for (int i = 0; i < 2; i++) {
+    CUdeviceptr at;
+    size_t bytes;
+    char name[32];
+    const int value = (int)option(names[i], 0);
+    if (!value)
+      continue;
+    snprintf(name, sizeof name, "typed_%s", names[i]);
+    CU(cuModuleGetGlobal(&at, &bytes, module, name));
+    CU(cuMemcpyHtoD(at, &value, sizeof value));
+  }
+}
+
+/* A kernel whose first parameter begins with an address, where it adds 1; the rest are zeroes. */
+static CUfunction beside;
+
+static void load_beside(const char *path) {
+  char *ptx = adam_read_file(path), *name = strstr(ptx, ".entry ");
+  CUmodule module;
+  CU(cuModuleLoadData(&module, ptx));
+  name = strndup(name + strlen(".entry "), strcspn(name + strlen(".entry "), "( \n"));
+  CU(cuModuleGetFunction(&beside, module, name));
+  free(name);
+  free(ptx);
+}
+
+static void launch_beside(CUdeviceptr at, CUstream stream) {
+  unsigned char *first = calloc(1, 32768), zeroes[8] = {0};
+  void *parameters[16] = {first};
+  for (size_t i = 1; i < sizeof parameters / sizeof *parameters; i++)
+    parameters[i] = zeroes;
+  memcpy(first, &at, sizeof at);
+  CU(cuLaunchKernel(beside, 1, 1, 1, 512, 1, 1, 0, stream, parameters, NULL));
+  free(first);
 }
 
 /* Steps of tensors `first` to before `end`. */
@@ -248,14 +331,23 @@ int main(int count, char **list) {
   argument_list = list;
   CUdevice device;
   CUcontext context;
-  CUmodule module;
+  CUmodule module = NULL; /* stays so for kernels of libraries */
   CUstream streams[4] = {0};
   CUevent turn;
   CU(cuInit(0));
   CU(cuDeviceGet(&device, 0));
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
-  CU(adam_load(&kernel, &module, list[1], (int)option("entry", 0)));
+  char *text = adam_read_file(list[1]);
+  char *name = adam_find(&kernel, text, (int)option("entry", 0));
+  if (!name) {
+    fprintf(stderr, "%s has no such fused Adam kernel of a known layout\n", list[1]);
+    return 2;
+  }
+  load_image(&module, list[1], name);
+  free(name);
+  free(text);
+  choose_variant(module);
   kernel.packed = option("extra", 0) != 0;
   kernel.garbage = option("garbage", 0) != 0;
   const int stream_count = (int)option("streams", 1);
@@ -279,12 +371,14 @@ int main(int count, char **list) {
   const int found_inf = (int)option("found_inf", 0);
   if (option("lr_pointer", 0) != 0)
     s.lr_pointer = (const float *)(uintptr_t)words;
+  CU(adam_set(words + 4, 1024, 1, NULL));
   if (option("grad_scale", 0) != 0) {
-    CU(cuMemsetD32(words + 4, 0x44800000, 1)); /* 1024 */
     s.grad_scale = (const float *)(uintptr_t)(words + 4);
   }
   if (found_inf)
     s.found_inf = (const float *)(uintptr_t)(words + 8);
+  if (text_option("beside"))
+    load_beside(text_option("beside"));
   fill(streams[0]); /* last: nothing synchronises behind its memsets */
 
   const int steps = (int)option("steps", 4), first_step = (int)option("first_step", 1);
@@ -303,16 +397,23 @@ int main(int count, char **list) {
     }
     if (option("changing_lr", 0) != 0)
       s.lr = lr / (1 + 0.1 * step);
-    if (option("branches", 0) != 0) {
+    const int branches = (int)option("branches", 0);
+    if (branches) {
       s.lr = lr / (1 + 0.05 * (step / 3));
       s.decay = step % 5 == 1 ? 0 : option("decay", 0.1);
       s.maximize = step % 4 == 2;
       s.lr_pointer = step % 6 == 3 ? (const float *)(uintptr_t)words : NULL;
     }
+    if (branches == 2) {
+      s.grad_scale = step % 4 == 3 ? (const float *)(uintptr_t)(words + 4) : NULL;
+      CU(adam_set(words + 4, step % 8 == 3 ? 1024 : 3, 1, stream));
+      if (step % 5 == 4)
+        CU(cuMemsetD32Async(arrays[1], 0, array_bytes(1) / 8, stream));
+    }
     if (s.lr_pointer)
       CU(adam_set(words, (float)s.lr, 1, stream));
     if (found_inf)
-      CU(adam_set(words + 8, found_inf == 1 && step == 2, 1, stream));
+      CU(adam_set(words + 8, found_inf != 2 && (found_inf == 3 ? step % 5 : step) == 2, 1, stream));
     const struct adam_scalars base = s;
     for (size_t group = 0; group < groups; group++) {
       s.lr = base.lr / (double)(group + 1);
@@ -329,6 +430,8 @@ int main(int count, char **list) {
                          stream));
     for (size_t i = 2; i < lists && copying; i++)
       CU(cuMemcpyDtoDAsync(copies[i], arrays[i], array_bytes(i), stream));
+    if (beside)
+      launch_beside(words + 12, stream);
     if (option("unload", 0) != 0) {
       CUmodule other;
       CU(cuModuleLoadData(&other, ".version 6.5\n.target sm_70\n.address_size 64\n"
@@ -345,6 +448,9 @@ int main(int count, char **list) {
   if (option("gate", 0) != 0)
     step_gated(&s, streams[0]);
   print_hashes(steps);
+  print_data();
+  if (beside)
+    printf("beside %016" PRIx64 "\n", hash(words + 12, 4));
   for (size_t i = 0; i < lists; i++)
     CU(cuMemFree(arrays[i]));
   printf("done\n");

@@ -109,7 +109,7 @@ passes() { met none "$@"; }
     sed 's/liboffload\.so cu/libcuda.so.1 cu/' with | diff without -
     # Exactly the functions of hooks.def that this driver has are wrappers, wherever they came from.
     sed -n 's/.*libcuda\.so\.1 \(cu.*\)/\1/p' without | sort -u >there
-    sed -n 's/^HOOK(\([^,]*\),.*/\1/p' "$ROOT/shim/hooks.def" | sort -u | comm -12 - there >hooked
+    sed -nE "s/^(HOOK|SEEN)\\(([^,]*),.*/\\2/p" "$ROOT/shim/hooks.def" | sort -u | comm -12 - there >hooked
     [ "$(wc -l <hooked)" -gt 80 ]
     sed -n 's/.*liboffload\.so \(cu.*\)/\1/p' with | sort -u | diff hooked -
     sed -n 's/.*libcuda\.so\.1 \(cu.*\)/\1/p' with | sort -u | comm -12 - hooked >missed

@@ -245,7 +245,7 @@ hidden() {
   hidden other_fusion
   expect '.totals.elements_cpu == 0' "no element by the CPU"
 }
-@test "a kernel whose bias correction is one ulp off from the third step on is refused by the proof and goes on direct" {
+@test "a kernel whose bias correction is one ulp off from the third step on is refused by the proof and goes on with the right numbers" {
   hidden ulp
   expect '.totals.refusals > 0 or .totals.elements_cpu == 0' "refused"
 }

@@ -88,11 +88,11 @@ static bool take_kernel_time(struct clock_terms *of, const char *name, double nu
   if (!flop && *unit != '\0' && strcmp(unit, "us") != 0)
     return false;
   of->times = clock_room(of->times, of->time_count, &of->time_capacity, sizeof *of->times);
-  const char *pattern = strdup(name);
-  if (pattern == NULL)
+  struct clock_kernel_time *time = &of->times[of->time_count++];
+  *time = (struct clock_kernel_time){.amount = flop ? number : number * 1e3, .flop = flop};
+  time->pattern = strdup(name);
+  if (time->pattern == NULL)
     abort();
-  of->times[of->time_count++] =
-      (struct clock_kernel_time){pattern, flop ? number : number * 1e3, flop};
   return true;
 }
 

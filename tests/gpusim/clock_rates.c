@@ -150,7 +150,7 @@ static bool used_up(const struct replay *r, int device, enum clock_resource reso
   const bool both = users(r, device, CLOCK_UP) > 0 && users(r, device, CLOCK_DOWN) > 0;
   double rate = 0;
   for (size_t i = 0; i < r->running_count; i++)
-    if (uses(&r->running[i], device, resource)) {
+    if (uses(&r->running[i], device, (int)resource)) {
       if (link && r->running[i].rate[resource] >= r->running[i].limit[resource] * nearly)
         return true;
       rate += r->running[i].rate[resource];

@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct replay_line {
-  const char *label;
+  char label[128];
   struct clock_terms terms;
 };
 static struct replay_line *lines;
@@ -23,8 +23,8 @@ static FILE *out;
 static bool take(struct replay_line *line, const char *name, const char *value) {
   struct clock_terms *terms = &line->terms;
   if (strcmp(name, "label") == 0)
-    line->label = value;
-  else if (strcmp(name, "profile") == 0)
+    return snprintf(line->label, sizeof line->label, "%s", value) < (int)sizeof line->label;
+  if (strcmp(name, "profile") == 0)
     return clock_terms_profile(terms, value);
   else if (strcmp(name, "scale") == 0)
     return clock_terms_number(&terms->scale, value);
@@ -41,7 +41,7 @@ static bool take(struct replay_line *line, const char *name, const char *value) 
 
 static void take_line(char *words) {
   char *save = NULL;
-  struct replay_line line = {.label = "", .terms = *clock_terms()};
+  struct replay_line line = {.terms = *clock_terms()};
   char *part = strtok_r(words, " \t\n", &save);
   if (part == NULL || *part == '#')
     return;
@@ -70,12 +70,8 @@ void clock_replays_load(void) {
     gpusim_settings_refuse("GPUSIM_REPLAYS", path, "cannot be read; name a file of machines");
   char *words = NULL;
   size_t room = 0;
-  while (getline(&words, &room, file) > 0) {
-    char *kept = strdup(words); /* its parts are the line's */
-    if (kept == NULL)
-      abort();
-    take_line(kept);
-  }
+  while (getline(&words, &room, file) > 0)
+    take_line(words);
   free(words);
   (void)fclose(file);
 }

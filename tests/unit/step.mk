@@ -1,6 +1,7 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_worker shim_ring shim_staging shim_kernels)
+STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+  $(B)/policy/groups.o $(B)/policy/cpus.o
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_ring shim_staging shim_kernels)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
@@ -8,9 +9,9 @@ STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
 $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_IMAGE) $(STEP_REPORT)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
-$(B)/tests/unit/shim_calibrate: $(STEP_PROBE) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 
@@ -25,9 +26,10 @@ STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 
   power-adamw.ptx old-adam.ptx)
 STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
 
-$(STEP_E2E)/step_program: tests/e2e/step_program.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+STEP_PROGRAMS := $(addprefix $(STEP_E2E)/,step_program ahead_program)
+$(STEP_PROGRAMS): $(STEP_E2E)/%: tests/e2e/%.c tests/e2e/adam_numbers.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread
 
 $(STEP_E2E)/slot-%.ptx: VARIANT := -DVARIANT_SLOT
 $(STEP_E2E)/sly-%.ptx: VARIANT := -DVARIANT_SLY_STEP=10
@@ -69,11 +71,13 @@ $(eval $(call STEP_EXACT,23,23,23,,$(STEP_OPTIMIZERS)))
 $(eval $(call STEP_EXACT,211,23,211,,$(STEP_OPTIMIZERS)))
 $(eval $(call STEP_EXACT,212,212,211,,$(STEP_OPTIMIZERS)))
 $(eval $(call STEP_EXACT,slots,212,211,-DTYPED_SLOTS,adam adam_amsgrad))
-$(foreach wrong,1 2 3 4,$(eval $(call STEP_EXACT,23_wrong$(wrong),23,23,-DTYPED_WRONG=$(wrong),adam adamw)))
-$(foreach wrong,1 2 3 4,$(eval $(call STEP_EXACT,212_wrong$(wrong),212,211,-DTYPED_WRONG=$(wrong),adam adamw)))
-$(foreach wrong,1 2 3,$(eval $(call STEP_EXACT,20_wrong$(wrong),20,20,-DTYPED_WRONG=$(wrong),adamw)))
+$(eval $(call STEP_EXACT,slots_211,23,211,-DTYPED_SLOTS,adam))
+# Variants of each family that nobody has: step_program's wrong=.
+$(eval $(call STEP_EXACT,20_wrong,20,20,-DTYPED_WRONG,adam adamw_amsgrad))
+$(eval $(call STEP_EXACT,23_wrong,23,23,-DTYPED_WRONG,$(STEP_OPTIMIZERS)))
+$(eval $(call STEP_EXACT,212_wrong,212,211,-DTYPED_WRONG,$(STEP_OPTIMIZERS)))
 
-test-programs: $(STEP_E2E)/step_program $(STEP_PTX)
+test-programs: $(STEP_PROGRAMS) $(STEP_PTX)
 
 # What kernels take, read from images of each kind that nvcc writes (facts of its options: each test asserts what it got).
 IMAGES := $(B)/tests/unit/images
@@ -106,3 +110,16 @@ $(STEP_E2E)/touch.ptx: tests/e2e/early/touch.cu
 	@mkdir -p $(@D)
 	$(STEP_NVCC) -o $@ $<
 test-programs: $(STEP_E2E)/early $(STEP_E2E)/touch.ptx
+
+# A fused Adam kernel as the images that tests/e2e/older_drivers.bats loads: of two architectures, packed and not.
+OLDER_IMAGES := $(addprefix $(STEP_E2E)/images/,plain.fatbin lz4.fatbin zstd.fatbin)
+$(STEP_E2E)/images/%.cubin: $(STEP_E2E)/25544_float-adamw.ptx
+	@mkdir -p $(@D)
+	'$(CUDA_HOME)/bin/ptxas' -arch=$* -o $@ $<
+$(STEP_E2E)/images/plain.fatbin: OLDER_MODE :=
+$(STEP_E2E)/images/lz4.fatbin: OLDER_MODE := --compress-all --compress-mode=speed
+$(STEP_E2E)/images/zstd.fatbin: OLDER_MODE := --compress-all --compress-mode=size
+$(OLDER_IMAGES): $(STEP_E2E)/images/sm_80.cubin $(STEP_E2E)/images/sm_90.cubin $(STEP_E2E)/25544_float-adamw.ptx
+	'$(CUDA_HOME)/bin/fatbinary' -64 --create=$@ $(OLDER_MODE) --image3=kind=elf,sm=80,file=$(STEP_E2E)/images/sm_80.cubin \
+	  --image3=kind=elf,sm=90,file=$(STEP_E2E)/images/sm_90.cubin --image3=kind=ptx,sm=80,file=$(STEP_E2E)/25544_float-adamw.ptx
+test-programs: $(OLDER_IMAGES)

@@ -145,8 +145,13 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
   for (int i = 0; i < 3; i++)
     aligned = aligned && (uintptr_t)(i == 0 ? m : i == 1 ? v : most) % (4 * sizeof(M)) == 0;
   const S step = *(const float *)metadata.state_steps_addresses[t];
+#ifdef TYPED_EXACT
+  S size, root;
+  corrections<S>(launch, (float)step, sizeof(P) != sizeof(M), size, root);
+#else
   const S correction1 = 1 - power((S)launch.beta1, step);
   const S root2 = sqrt(1 - power((S)launch.beta2, step));
+#endif
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     Element<S> e = {(S)p[i], (S)g[i], (S)m[i], (S)v[i], lists == 5 ? (S)most[i] : (S)0};
     if (launch.grad_scale) {
@@ -154,8 +159,8 @@ __device__ void run(FusedOptimizerTensorListMetadata<lists> &metadata, Launch la
       g[i] = (P)e.g;
     }
 #ifdef TYPED_EXACT
-    step_exact<S>(e, launch, (float)step, (int)(aligned ? i % 4 : i / 512 % 4), adamw, lists == 5,
-                  sizeof(P) == 2, sizeof(P) != sizeof(M));
+    step_exact<S>(e, launch, size, root, (int)(aligned ? i % 4 : i / 512 % 4), adamw, lists == 5,
+                  sizeof(P) == 2, wrong_at((float)step));
 #else
 #if TYPED_RELEASE < 23
     if constexpr (sizeof(P) == 4 && lists == 4)
