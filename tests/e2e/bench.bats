@@ -92,7 +92,8 @@ peers_shape() {
   work=$BATS_TEST_TMPDIR/work
   mkdir "$work"
   sed 's/= peer->api->step(peer->team, &jobs\[i\])/= peer \&\& jobs/' "$ROOT/adam/bench_peers.c" >"$work/idle.c"
-  ! cmp -s "$work/idle.c" "$ROOT/adam/bench_peers.c"
+  run cmp -s "$work/idle.c" "$ROOT/adam/bench_peers.c"
+  [ "$status" -eq 1 ]
   ${CC:-gcc} -O2 -fPIC -fopenmp -I"$ROOT/adam" -shared "$work/idle.c" -o "$work/libpeers.so" -ldl
   run peers "$BATS_TEST_TMPDIR/peers.json" --without-deepspeed
   [[ $output != *"no environment with PyTorch"* ]] || skip "no environment with PyTorch: make pytorch-environment"
