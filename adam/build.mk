@@ -1,5 +1,5 @@
-# The companion liboffload-adam.so, its twins for tests (of the first ABI, and for a machine without vector code), its tests
-# and its bench.
+# The companion liboffload-adam.so, its twins for tests (of the first ABI, for a machine without vector code, and with a
+# wrong step), its tests and its bench.
 ADAM_CFLAGS := $(CFLAGS_ALL) $(HARDEN_CFLAGS) -fopenmp -ffp-contract=off
 ADAM_SRC := adam/isa.c adam/team.c adam/threads.c adam/scalars.c adam/reference.c adam/kernels.c adam/reciprocal.c adam/kernels_scalar.c
 ADAM_HDR := $(wildcard adam/*.h) adam/kernels.inc adam/combinations.def policy/version.h
@@ -43,6 +43,12 @@ $(ADAM_TWINS):
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $^ $(ADAM_LIBS) -o $@
 
+# One whose step is wrong where a test says (tests/e2e/verify.bats).
+$(B)/test/liboffload-adam-wrong.so: tests/e2e/verify/wrong_adam.c adam/api.c $(ADAM_HDR) $(ADAM_LIBRARY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(ADAM_CFLAGS) -shared $(HARDEN) -Wl,-soname,liboffload-adam.so -Wl,-Bsymbolic $< $(ADAM_LIBRARY_OBJS) $(ADAM_LIBS) -o $@
+test-programs: $(B)/test/liboffload-adam-wrong.so
+
 # Unit tests: some with the objects linked in, some with the library as the shim loads it.
 ADAM_TESTS := adam_kernels adam_reference adam_choice adam_reciprocal adam_wheels adam_scalars adam_team
 $(ADAM_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/unit/adam_support.h tests/unit/adam_hostile.h tests/unit/adam_wheels.def tests/lib/tap.h $(ADAM_OBJS)
@@ -74,10 +80,14 @@ $(BENCH_PEERS)/libpeers.so: adam/bench_peers.c adam/adam.h
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -O3 -shared $< $(ADAM_LIBS) -ldl -o $@
 
+test-programs: $(BENCH_PEERS)/libpeers.so
+
 ## bench-peers: the CPU step beside DeepSpeed's and PyTorch's, in build/bench_peers.json (BENCH_PEERS_ARGUMENTS='--elements ...')
-.PHONY: bench-peers
-bench-peers: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13 \
-  pytorch-environment
+## bench-peers-build: only what it needs: DeepSpeed's CPU Adam from the package index
+.PHONY: bench-peers bench-peers-build
+bench-peers-build: BENCH_PEERS_ARGUMENTS := --build-only
+bench-peers bench-peers-build: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 \
+  $(B)/gpusim/libcudart.so.13 pytorch-environment
 	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib \
 	  $(BENCH_PEERS)/libraries
 	@LD_LIBRARY_PATH=$(abspath $(BENCH_PEERS)/libraries):$(abspath $(B)/gpusim) PYTHONPYCACHEPREFIX=$(BENCH_PEERS)/pycache \

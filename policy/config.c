@@ -4,6 +4,7 @@
    and lists, prints nothing. */
 #include "config.h"
 #include "../adam/adam.h"
+#include "cpus.h"
 #include "size.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@ static const char *const words_step[] = {[STEP_AUTO] = "auto",
                                          [STEP_STREAM] = "stream",
                                          [STEP_DIRECT] = "direct",
                                          NULL};
+static const char *const words_verify_action[] = {
+    [VERIFY_STOP] = "stop", [VERIFY_WARN] = "warn", NULL};
 static const char *const words_log[] = {
     [LOG_QUIET] = "quiet", [LOG_NORMAL] = "normal", [LOG_VERBOSE] = "verbose", NULL};
 static const char *const words_isa[] = {
@@ -35,6 +38,9 @@ const char *config_mode_name(enum config_mode mode) {
 }
 const char *config_step_name(enum config_step step) {
   return words_step[step];
+}
+const char *config_verify_action_name(enum config_verify_action action) {
+  return words_verify_action[action];
 }
 const char *config_log_name(enum config_log log) {
   return words_log[log];
@@ -66,6 +72,14 @@ static bool set_WORD_STEP(enum config_step *step, const char *text) {
   const int index = word_index(words_step, text);
   if (index >= 0)
     *step = (enum config_step)index;
+  return index >= 0;
+}
+
+static const char expected_WORD_VERIFY_ACTION[] = "write stop or warn";
+static bool set_WORD_VERIFY_ACTION(enum config_verify_action *action, const char *text) {
+  const int index = word_index(words_verify_action, text);
+  if (index >= 0)
+    *action = (enum config_verify_action)index;
   return index >= 0;
 }
 
@@ -105,6 +119,16 @@ static bool set_COUNT(unsigned *count, const char *text) {
   if (!size_parse_number(&text, COUNT_MOST, &number) || *text)
     return false;
   *count = (unsigned)number;
+  return true;
+}
+
+static const char expected_SAMPLE[] =
+    "write 0 for none, a whole number up to 10000 for one piece in so many, or all";
+static bool set_SAMPLE(unsigned *every, const char *text) {
+  uint64_t number = VERIFY_ALL;
+  if (strcmp(text, "all") != 0 && (!size_parse_number(&text, VERIFY_MOST, &number) || *text))
+    return false;
+  *every = (unsigned)number;
   return true;
 }
 
@@ -277,6 +301,14 @@ static void check_together(struct config *config) {
     problem(config,
             "%s has no effect with OFFLOAD_STEP=%s, which takes no CPU step: unset one of the two",
             config->threads ? "OFFLOAD_THREADS" : "OFFLOAD_ISA", config_step_name(config->step));
+  if (config->verify && (config->step == STEP_STREAM || config->step == STEP_DIRECT))
+    problem(config,
+            "OFFLOAD_VERIFY has nothing to verify with OFFLOAD_STEP=%s, where the program's own "
+            "kernel takes every step: unset one of the two",
+            config_step_name(config->step));
+  if (config->verify && config->mode == MODE_OBSERVE)
+    problem(config, "OFFLOAD_VERIFY has nothing to verify with OFFLOAD_MODE=observe, which moves "
+                    "nothing: unset one of the two");
   if (config->host_memory.set && !config->host_memory.percent &&
       (config->mode == MODE_FULL || config->mode == MODE_PRESSURE)) {
     if (!config->host_memory.bytes)
@@ -298,6 +330,7 @@ static void load(struct config *config, char **environment, bool strict) {
     set_##kind(&config->field, initial);
 #include "variables.def"
 #undef VARIABLE
+  config->local_ranks = cpus_local_ranks(environment);
   uint64_t seen = 0;
   for (; environment && *environment; environment++) {
     const char *entry = *environment, *equals = strchr(entry, '=');

@@ -9,6 +9,7 @@
 
 enum config_mode { MODE_FULL, MODE_PRESSURE, MODE_OBSERVE, MODE_OFF };
 enum config_step { STEP_AUTO, STEP_CPU, STEP_STREAM, STEP_DIRECT };
+enum config_verify_action { VERIFY_STOP, VERIFY_WARN };
 enum config_log { LOG_QUIET, LOG_NORMAL, LOG_VERBOSE };
 
 /* A size that was given in bytes (percent == 0), as a share (percent 1..100), or not at all. Only
@@ -19,6 +20,9 @@ struct config_size {
   bool set;
 };
 
+/* How many pieces share one verification: every `VERIFY_ALL` means each, before it is applied. */
+enum { VERIFY_MOST = 10000, VERIFY_ALL = VERIFY_MOST + 1 };
+
 struct config {
   enum config_mode mode;
   enum config_step step;
@@ -26,9 +30,12 @@ struct config {
   const char *callers; /* as given; config_caller_allowed reads it */
   bool overflow;
   unsigned threads;
+  unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
   unsigned test_worker_lag_us;
   bool test_ahead;
-  int isa; /* enum adam_isa */
+  int isa;         /* enum adam_isa */
+  unsigned verify; /* 0: off; VERIFY_ALL */
+  enum config_verify_action verify_action;
   enum config_log log;
   const char *report;  /* path, or NULL */
   bool strict;         /* the sentences are about a command that is not run */
@@ -57,6 +64,7 @@ bool config_caller_allowed(const struct config *, const char *module_path);
 /* Word for a value, for the report. */
 const char *config_mode_name(enum config_mode);
 const char *config_step_name(enum config_step);
+const char *config_verify_action_name(enum config_verify_action);
 const char *config_log_name(enum config_log);
 const char *config_isa_name(int isa);
 #endif

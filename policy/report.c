@@ -314,7 +314,8 @@ static void exit_line(const char *report_path) {
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
   char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
-  char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "";
+  char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "",
+                                                    verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
   char shown[PATH_SHOWN + 4];
   const char *file = report_path ? path_text(report_path, shown) : "";
@@ -334,13 +335,17 @@ static void exit_line(const char *report_path) {
   if (refusals)
     snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
              (unsigned long long)refusals);
+  if (total(&t->verified_pieces))
+    snprintf(verified, sizeof verified, "; %llu pieces verified, %llu differed",
+             (unsigned long long)total(&t->verified_pieces),
+             (unsigned long long)total(&t->mismatches));
   report_line(LOG_NORMAL,
               "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
-              "%s up%s%s%s%s",
+              "%s up%s%s%s%s%s",
               size_text(total(&t->moved_bytes_peak), peak), size_text(report.budget_bytes, budget),
               *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
               size_text(total(&t->link_bytes_down), down), size_text(total(&t->link_bytes_up), up),
-              began, refused, prefix, file);
+              began, refused, verified, prefix, file);
 }
 
 /* A setting's value in JSON, by its kind in variables.def. */
@@ -354,13 +359,22 @@ static void setting_size(struct json *json, const char *name, const struct confi
   else
     json_string(json, name, NULL);
 }
+static void setting_sample(struct json *json, const char *name, unsigned every) {
+  if (every == VERIFY_ALL)
+    json_string(json, name, "all");
+  else
+    json_number(json, name, every);
+}
 #define SETTING_WORD_MODE(field) json_string(json, #field, config_mode_name(config->field))
 #define SETTING_WORD_STEP(field) json_string(json, #field, config_step_name(config->field))
+#define SETTING_WORD_VERIFY_ACTION(field)                                                          \
+  json_string(json, #field, config_verify_action_name(config->field))
 #define SETTING_WORD_LOG(field) json_string(json, #field, config_log_name(config->field))
 #define SETTING_WORD_ISA(field) json_string(json, #field, config_isa_name(config->field))
 #define SETTING_SIZE(field) setting_size(json, #field, &config->field)
 #define SETTING_BYTES(field) setting_size(json, #field, &config->field)
 #define SETTING_COUNT(field) json_number(json, #field, config->field)
+#define SETTING_SAMPLE(field) setting_sample(json, #field, config->field)
 #define SETTING_FLAG(field) json_boolean(json, #field, config->field)
 #define SETTING_PATH(field) json_string(json, #field, config->field)
 #define SETTING_LIST(field) json_string(json, #field, config->field)
@@ -400,6 +414,10 @@ static void write_functions(struct json *json) {
     json_number(json, "launches_stream", total(&f->launches_stream));
     json_number(json, "launches_direct", total(&f->launches_direct));
     json_number(json, "launches_refused", total(&f->launches_refused));
+    json_number(json, "verified", total(&f->verified));
+    json_number(json, "mismatches", total(&f->mismatches));
+    json_number(json, "doubt_first_step", total(&f->doubt_first_step));
+    json_number(json, "doubt_last_step", total(&f->doubt_last_step));
     json_number(json, "blocks", total(&f->blocks));
     json_number(json, "blocks_taken", total(&f->blocks_taken));
     json_number(json, "elements", total(&f->elements));
@@ -442,21 +460,46 @@ int report_write(const struct config *config, const char *path) {
   return report_file_write(path, write_json, config);
 }
 
-void report_finish(const struct config *config) {
-  if (idle() && !config->report)
-    return;
-  note_end(config);
+/* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
+ * be written: *error says why. Stacks may be small. */
+static char *write_asked_for(const struct config *config, int *error) {
+  *error = 0;
+  if (!config->report)
+    return NULL;
+  char *path = malloc(PATH_BYTES);
+  if (!path)
+    *error = ENOMEM;
+  else
+    *error = report_file_path(config->report, path, PATH_BYTES) ? report_write(config, path)
+                                                                : ENAMETOOLONG;
+  if (!*error)
+    return path;
+  free(path);
+  return NULL;
+}
+
+static void say_unwritten(const struct config *config, int error) {
   char shown[PATH_SHOWN + 4];
-  char *path = config->report ? malloc(PATH_BYTES) : NULL; /* stacks may be small */
-  int error = config->report && !path ? ENOMEM : 0;
-  if (path)
-    error = report_file_path(config->report, path, PATH_BYTES) ? report_write(config, path)
-                                                               : ENAMETOOLONG;
-  exit_line(config->report && !error ? path : NULL);
   if (error)
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
                 path_text(config->report, shown), strerror(error));
+}
+
+void report_now(const struct config *config) {
+  int error;
+  free(write_asked_for(config, &error));
+  say_unwritten(config, error);
+}
+
+void report_finish(const struct config *config) {
+  if (idle() && !config->report)
+    return;
+  note_end(config);
+  int error;
+  char *path = write_asked_for(config, &error);
+  exit_line(path);
+  say_unwritten(config, error);
   free(path);
 }

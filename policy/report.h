@@ -23,6 +23,8 @@ struct report_function {
   char why[256]; /* why not a better mode; "" when nothing stands in the way */
   _Atomic uint64_t launches, launches_cpu, launches_stream, launches_direct, launches_refused,
       blocks, blocks_taken;
+  _Atomic uint64_t verified, mismatches; /* pieces that OFFLOAD_VERIFY compared; that differed */
+  _Atomic uint64_t doubt_first_step, doubt_last_step; /* 0: none */
   _Atomic uint64_t elements, elements_host; /* stepped; of these, with m and v on the host */
 };
 enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
@@ -34,7 +36,7 @@ struct report {
   char budget_limited_by[48];
   struct report_function functions[REPORT_FUNCTIONS];
   _Atomic unsigned function_count;
-  char reasons[REPORT_REASONS][256]; /* why something was not done; each sentence once */
+  char reasons[REPORT_REASONS][384]; /* why something was not done; each sentence once */
   _Atomic unsigned reason_count;
   _Atomic bool state_elsewhere;   /* state lies in memory that no call of cuMemAlloc made */
   char refused_caller[96];        /* file name of the first module whose allocation stayed native */
@@ -88,6 +90,10 @@ void report_finish(const struct config *);
 
 /* The JSON file now, to this path; 0 or an errno. Nobody may be changing a row's words meanwhile. */
 int report_write(const struct config *, const char *path);
+
+/* Writes the JSON file as it stands, if one was asked for: before something that the process may not
+   outlive. */
+void report_now(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */
 void report_reset(void);

@@ -68,6 +68,11 @@ CUresult driver_missing(void);
     __builtin_expect(call_##symbol != NULL, 1) ? call_##symbol arguments : driver_missing();       \
   })
 
+/* Drivers before CUDA 12.4 tell no parameters of kernels, and their copies fail where device and host memory lie side by side. */
+static inline bool driver_before_12_4(void) {
+  return !driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo;
+}
+
 /* A function's mangled name; NULL when the driver doesn't tell it. A CUkernel may be passed where a
    CUfunction is asked for (cuda.h, cuLaunchKernel). */
 static inline const char *driver_function_name(CUfunction function) {

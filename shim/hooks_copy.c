@@ -3,6 +3,7 @@
    and the one with the per-thread default stream. */
 #include "hooks.h"
 #include "state.h"
+#include "touch.h"
 
 #define READS(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, false)
 #define WRITES(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, true)
@@ -22,43 +23,72 @@
   COPY(symbol, parameters, arguments, touch, hook_stream(stream, false))                           \
   COPY(symbol##_ptsz, parameters, arguments, touch, hook_stream(stream, true))
 
-/* ---- plain runs of bytes ---- */
+/* ---- plain runs of bytes; for drivers whose copies fail over the border of device and host memory they are cut there ---- */
+
+static size_t same_memory(uintptr_t destination, uintptr_t source, size_t bytes) {
+  return touch_same_memory(source, touch_same_memory(destination, bytes));
+}
+#define ADVANCE(pointer, by) pointer = (__typeof__(pointer))((uintptr_t)(pointer) + (by))
+
+/* All but the last part. The names are those of the parameters. */
+#define PARTS(symbol, arguments)                                                                   \
+  if (__builtin_expect(driver_before_12_4(), 0))                                                   \
+    for (size_t part, whole = bytes;                                                               \
+         (part = same_memory((uintptr_t)destination, (uintptr_t)source, whole)) < whole;) {        \
+      bytes = part;                                                                                \
+      const CUresult of_part = hook_pass(symbol, arguments);                                       \
+      if (of_part != CUDA_SUCCESS)                                                                 \
+        return of_part;                                                                            \
+      ADVANCE(destination, part);                                                                  \
+      ADVANCE(source, part);                                                                       \
+      bytes = whole -= part;                                                                       \
+    }
+#define SYNC_RUN(symbol, parameters, arguments, touch)                                             \
+  COPY(symbol, parameters, arguments, touch; PARTS(symbol, arguments), NULL)                       \
+  COPY(symbol##_ptds, parameters, arguments, touch;                                                \
+       PARTS(symbol##_ptds, arguments), CU_STREAM_PER_THREAD)
+#define ASYNC_RUN(symbol, parameters, arguments, touch)                                            \
+  COPY(symbol, parameters, arguments, touch; PARTS(symbol, arguments), hook_stream(stream, false)) \
+  COPY(symbol##_ptsz, parameters, arguments, touch;                                                \
+       PARTS(symbol##_ptsz, arguments), hook_stream(stream, true))
 
 #define BOTH                                                                                       \
   READS(source, bytes);                                                                            \
   WRITES(destination, bytes)
 
-SYNC(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
-     (destination, source, bytes), BOTH)
-ASYNC(cuMemcpyAsync, (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
-      (destination, source, bytes, stream), BOTH)
-SYNC(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
-     (destination, source, bytes), BOTH)
-ASYNC(cuMemcpyDtoDAsync_v2,
-      (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
-      (destination, source, bytes, stream), BOTH)
-SYNC(cuMemcpyHtoD_v2, (CUdeviceptr destination, const void *source, size_t bytes),
-     (destination, source, bytes), WRITES(destination, bytes))
-ASYNC(cuMemcpyHtoDAsync_v2,
-      (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream),
-      (destination, source, bytes, stream), WRITES(destination, bytes))
-SYNC(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes),
-     (destination, source, bytes), READS(source, bytes))
-ASYNC(cuMemcpyDtoHAsync_v2, (void *destination, CUdeviceptr source, size_t bytes, CUstream stream),
-      (destination, source, bytes, stream), READS(source, bytes))
+SYNC_RUN(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+         (destination, source, bytes), BOTH)
+ASYNC_RUN(cuMemcpyAsync,
+          (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+          (destination, source, bytes, stream), BOTH)
+SYNC_RUN(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
+         (destination, source, bytes), BOTH)
+ASYNC_RUN(cuMemcpyDtoDAsync_v2,
+          (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
+          (destination, source, bytes, stream), BOTH)
+SYNC_RUN(cuMemcpyHtoD_v2, (CUdeviceptr destination, const void *source, size_t bytes),
+         (destination, source, bytes), WRITES(destination, bytes))
+ASYNC_RUN(cuMemcpyHtoDAsync_v2,
+          (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream),
+          (destination, source, bytes, stream), WRITES(destination, bytes))
+SYNC_RUN(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes),
+         (destination, source, bytes), READS(source, bytes))
+ASYNC_RUN(cuMemcpyDtoHAsync_v2,
+          (void *destination, CUdeviceptr source, size_t bytes, CUstream stream),
+          (destination, source, bytes, stream), READS(source, bytes))
 SYNC(cuMemcpyDtoA_v2,
      (CUarray destination, size_t destination_offset, CUdeviceptr source, size_t bytes),
      (destination, destination_offset, source, bytes), READS(source, bytes))
 SYNC(cuMemcpyAtoD_v2, (CUdeviceptr destination, CUarray source, size_t source_offset, size_t bytes),
      (destination, source, source_offset, bytes), WRITES(destination, bytes))
-SYNC(cuMemcpyPeer,
-     (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
-      CUcontext source_context, size_t bytes),
-     (destination, destination_context, source, source_context, bytes), BOTH)
-ASYNC(cuMemcpyPeerAsync,
-      (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
-       CUcontext source_context, size_t bytes, CUstream stream),
-      (destination, destination_context, source, source_context, bytes, stream), BOTH)
+SYNC_RUN(cuMemcpyPeer,
+         (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
+          CUcontext source_context, size_t bytes),
+         (destination, destination_context, source, source_context, bytes), BOTH)
+ASYNC_RUN(cuMemcpyPeerAsync,
+          (CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
+           CUcontext source_context, size_t bytes, CUstream stream),
+          (destination, destination_context, source, source_context, bytes, stream), BOTH)
 
 /* ---- rectangles and boxes: from their first byte to their last ---- */
 
@@ -99,10 +129,68 @@ static void rectangle(const CUDA_MEMCPY2D *copy, CUstream on) {
                        (copy)->Depth));                                                            \
   } while (0)
 
-SYNC(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy), rectangle(copy, on))
-SYNC(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy), rectangle(copy, on))
-ASYNC(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream),
-      rectangle(copy, on))
+static size_t side_same_memory(CUmemorytype type, CUdeviceptr base, size_t x, size_t y,
+                               size_t pitch, size_t bytes) {
+  return on_device(type) ? touch_same_memory((uintptr_t)base + y * pitch + x, bytes) : bytes;
+}
+
+/* How many bytes, from the rectangle's first one on, both sides have in memory of one kind. */
+static size_t rectangle_same_memory(const CUDA_MEMCPY2D *copy, size_t source_bytes,
+                                    size_t destination_bytes, bool *cut) {
+  const size_t source = side_same_memory(copy->srcMemoryType, copy->srcDevice, copy->srcXInBytes,
+                                         copy->srcY, copy->srcPitch, source_bytes),
+               destination =
+                   side_same_memory(copy->dstMemoryType, copy->dstDevice, copy->dstXInBytes,
+                                    copy->dstY, copy->dstPitch, destination_bytes);
+  *cut = source < source_bytes || destination < destination_bytes;
+  return source < destination ? source : destination;
+}
+
+static bool over_a_border(const CUDA_MEMCPY2D *copy) {
+  bool cut = false;
+  if (driver_before_12_4() && copy)
+    (void)rectangle_same_memory(
+        copy, box_bytes(copy->srcPitch, 1, copy->WidthInBytes, copy->Height, 1),
+        box_bytes(copy->dstPitch, 1, copy->WidthInBytes, copy->Height, 1), &cut);
+  return cut;
+}
+
+/* A row at a time, and those cut. */
+#define RECTANGLE(symbol, parameters, arguments, stream)                                           \
+  CUresult hook_##symbol parameters {                                                              \
+    if (process_active()) {                                                                        \
+      rectangle(copy, stream);                                                                     \
+      if (__builtin_expect(over_a_border(copy), 0)) {                                              \
+        const CUDA_MEMCPY2D *const whole = copy;                                                   \
+        CUDA_MEMCPY2D part = *whole;                                                               \
+        bool cut;                                                                                  \
+        copy = &part;                                                                              \
+        part.Height = 1;                                                                           \
+        for (size_t row = 0; row < whole->Height; row++, part.srcY++, part.dstY++) {               \
+          part.srcXInBytes = whole->srcXInBytes;                                                   \
+          part.dstXInBytes = whole->dstXInBytes;                                                   \
+          for (size_t left = whole->WidthInBytes; left; left -= part.WidthInBytes) {               \
+            part.WidthInBytes = rectangle_same_memory(&part, left, left, &cut);                    \
+            const CUresult result = hook_pass(symbol, arguments);                                  \
+            if (result != CUDA_SUCCESS)                                                            \
+              return result;                                                                       \
+            part.srcXInBytes += part.WidthInBytes;                                                 \
+            part.dstXInBytes += part.WidthInBytes;                                                 \
+          }                                                                                        \
+        }                                                                                          \
+        return CUDA_SUCCESS;                                                                       \
+      }                                                                                            \
+    }                                                                                              \
+    return hook_pass(symbol, arguments);                                                           \
+  }
+RECTANGLE(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), (copy), NULL)
+RECTANGLE(cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *copy), (copy), CU_STREAM_PER_THREAD)
+RECTANGLE(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), (copy), NULL)
+RECTANGLE(cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *copy), (copy), CU_STREAM_PER_THREAD)
+RECTANGLE(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream),
+          hook_stream(stream, false))
+RECTANGLE(cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream),
+          hook_stream(stream, true))
 SYNC(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), (copy), BOX(copy))
 ASYNC(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream), BOX(copy))
 SYNC(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy), (copy), BOX(copy))
@@ -159,12 +247,34 @@ ASYNC(cuMemcpy3DBatchAsync_v2,
 
 /* ---- memsets ---- */
 
+/* As PARTS, in elements. */
+#define FILL_PARTS(symbol, arguments)                                                              \
+  if (__builtin_expect(driver_before_12_4(), 0))                                                   \
+    for (size_t part, whole = count;                                                               \
+         (part = touch_same_memory(destination, whole * sizeof value) / sizeof value) < whole &&   \
+         part;) {                                                                                  \
+      count = part;                                                                                \
+      const CUresult of_part = hook_pass(symbol, arguments);                                       \
+      if (of_part != CUDA_SUCCESS)                                                                 \
+        return of_part;                                                                            \
+      destination += part * sizeof value;                                                          \
+      count = whole -= part;                                                                       \
+    }
+#define FILL(symbol, parameters, arguments, stream)                                                \
+  COPY(symbol, parameters, arguments, WRITES(destination, count * sizeof value);                   \
+       FILL_PARTS(symbol, arguments), stream)
+
 #define MEMSET(bits, type)                                                                         \
-  SYNC(cuMemsetD##bits##_v2, (CUdeviceptr destination, type value, size_t count),                  \
-       (destination, value, count), WRITES(destination, count * sizeof value))                     \
-  ASYNC(cuMemsetD##bits##Async,                                                                    \
-        (CUdeviceptr destination, type value, size_t count, CUstream stream),                      \
-        (destination, value, count, stream), WRITES(destination, count * sizeof value))            \
+  FILL(cuMemsetD##bits##_v2, (CUdeviceptr destination, type value, size_t count),                  \
+       (destination, value, count), NULL)                                                          \
+  FILL(cuMemsetD##bits##_v2_ptds, (CUdeviceptr destination, type value, size_t count),             \
+       (destination, value, count), CU_STREAM_PER_THREAD)                                          \
+  FILL(cuMemsetD##bits##Async,                                                                     \
+       (CUdeviceptr destination, type value, size_t count, CUstream stream),                       \
+       (destination, value, count, stream), hook_stream(stream, false))                            \
+  FILL(cuMemsetD##bits##Async_ptsz,                                                                \
+       (CUdeviceptr destination, type value, size_t count, CUstream stream),                       \
+       (destination, value, count, stream), hook_stream(stream, true))                             \
   SYNC(cuMemsetD2D##bits##_v2,                                                                     \
        (CUdeviceptr destination, size_t pitch, type value, size_t width, size_t height),           \
        (destination, pitch, value, width, height),                                                 \

@@ -14,7 +14,7 @@
 
 /* Whether the driver leaves these questions open. */
 static inline bool image_wanted(void) {
-  return !driver.cuFuncGetParamInfo && !driver.cuKernelGetParamInfo && process_active();
+  return driver_before_12_4() && process_active();
 }
 
 /* A module or library was loaded from this image, or from this file. */

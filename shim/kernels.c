@@ -17,8 +17,9 @@ CUresult kernels_find(CUmodule module, struct kernels *kernels) {
     } wanted[] = {{"scale", &found.scale[type]},
                   {"prologue", &found.prologue[type]},
                   {"apply", &found.apply[type]},
+                  {"keep", &found.keep[type]},
                   {"fine", &found.fine[type]}};
-    const unsigned count = adam_type_bytes((enum adam_type)type) == 2 ? 4 : 3;
+    const unsigned count = adam_type_bytes((enum adam_type)type) == 2 ? 5 : 4;
     for (unsigned i = 0; i < count; i++) {
       char name[32];
       snprintf(name, sizeof name, "off_%s_%s", wanted[i].name, types[type]);
@@ -113,5 +114,14 @@ CUresult kernels_apply(const struct kernels *kernels, const struct kernel_run *r
                                                  : (uint32_t)KERNEL_NONE;
   void *parameters[] = {&p, &update, &slot, &count, &expected, &decay, &g, &grad_scale};
   return launch(kernels->apply[run->candidate.type], blocks_for(run->elements), THREADS, stream,
+                parameters);
+}
+
+CUresult kernels_keep(const struct kernels *kernels, enum adam_type type, CUdeviceptr to,
+                      CUdeviceptr from, uint64_t elements, CUdeviceptr words, uint32_t generation,
+                      CUstream stream) {
+  uint32_t count = (uint32_t)elements, expected = slot_status(generation, SLOT_APPLY);
+  void *parameters[] = {&to, &from, &words, &count, &expected};
+  return launch(kernels->keep[type], elements ? blocks_for(elements) : 1, THREADS, stream,
                 parameters);
 }

@@ -7,7 +7,8 @@
 
 /* Those with a type have one entry for each; `fine` only for the types of two bytes. */
 struct kernels {
-  CUfunction gather, scale[ADAM_TYPES], prologue[ADAM_TYPES], apply[ADAM_TYPES], fine[ADAM_TYPES];
+  CUfunction gather, scale[ADAM_TYPES], prologue[ADAM_TYPES], apply[ADAM_TYPES], keep[ADAM_TYPES],
+      fine[ADAM_TYPES];
 };
 
 /* The functions of a module that was loaded from kernels.ptx. */
@@ -51,4 +52,9 @@ CUresult kernels_prologue(const struct kernels *, const struct kernel_run *,
 /* `slot`: words and, behind them, the update. */
 CUresult kernels_apply(const struct kernels *, const struct kernel_run *, CUdeviceptr slot,
                        uint32_t generation, CUstream);
+
+/* Copies elements of a type where the status behind `words` says apply, traps where it says failed; for
+   no elements only that. */
+CUresult kernels_keep(const struct kernels *, enum adam_type, CUdeviceptr to, CUdeviceptr from,
+                      uint64_t elements, CUdeviceptr words, uint32_t generation, CUstream);
 #endif

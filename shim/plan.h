@@ -10,6 +10,7 @@
 struct run_of_blocks {
   unsigned tensor, chunk, blocks;
   uint64_t elements;
+  bool verified; /* its turn for OFFLOAD_VERIFY */
 };
 
 struct plan {
@@ -24,6 +25,7 @@ struct plan {
   struct ring_inputs *inputs;
   bool fresh_inputs; /* the device does not have them yet */
 
+  unsigned verified; /* runs whose turn it is */
   unsigned run_count, ours,
       rest; /* runs; blocks that are ours; blocks that stay the program's kernel's */
   uint64_t ours_elements, rest_elements;

@@ -88,6 +88,17 @@ static inline unsigned element_bytes(const struct family *family, enum tensor_li
 struct branch;  /* calibrate.h */
 struct foreign; /* foreign.h */
 
+/* Which pieces of a function's CPU steps are verified (verify.h); under the enqueue lock but for
+ * `differed`. */
+struct verified {
+  uint64_t first_step, step; /* of its first launch by the CPU, and of its last */
+  uint32_t turn;             /* steps that it had before that one */
+  uint32_t next_piece;       /* of that step */
+  bool missed;               /* a piece of that step could not be verified */
+  uint64_t *last_steps; /* by turn mod N: the step at which all whose turn that is were verified */
+  _Atomic int differed; /* the worker sets it */
+};
+
 /* A recognised function. Lives as long as the process: handles are few, and a report row outlives
  * its module. */
 struct function {
@@ -97,6 +108,8 @@ struct function {
   struct family family;
   struct report_function *row; /* NULL when the report's table is full */
   struct branch *branches;     /* what calibration found; under the enqueue lock */
+
+  struct verified verified; /* verify.h keeps it */
 
   /* State named by launches into captures: those since a launch began with the first one's tensor.
    */

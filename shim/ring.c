@@ -301,13 +301,18 @@ static void not_for_children(void *memory, size_t bytes) {
     (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
 }
 
-static bool pin(struct ring *ring, void **memory, size_t bytes) {
+CUresult ring_pin(void **memory, size_t bytes) {
   const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (result != CUDA_SUCCESS)
-    return fail(ring, result, "pinned memory");
-  memset(*memory, 0, bytes);
-  not_for_children(*memory, bytes);
-  return true;
+  if (result == CUDA_SUCCESS) {
+    memset(*memory, 0, bytes);
+    not_for_children(*memory, bytes);
+  }
+  return result;
+}
+
+static bool pin(struct ring *ring, void **memory, size_t bytes) {
+  const CUresult result = ring_pin(memory, bytes);
+  return result == CUDA_SUCCESS || fail(ring, result, "pinned memory");
 }
 
 static void unprepare(struct ring *ring) {
@@ -514,6 +519,7 @@ void ring_forget(CUcontext context, bool gone) {
       worker_fail(ring->worker); /* what it had to do was waited for with the context */
     if (ring->worker)
       worker_stop(ring->worker);
+    free(ring->verifier);
     rings[i] = NULL;
     staging_forget(&ring->staging);
     free(ring);

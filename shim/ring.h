@@ -63,6 +63,8 @@ struct ring_inputs {
   CUdeviceptr device;
 };
 
+struct verifier; /* verify.h */
+
 struct ring {
   CUcontext context;
   CUmodule module;
@@ -98,6 +100,8 @@ struct ring {
   void *calibration_mirror;  /* as much pinned memory, for copies from and to it */
   bool calibration_given_up; /* the scratch stream was not done in time: it may still use both */
   uint64_t calibration_next_step; /* state_step() at which the next try may be made */
+
+  struct verifier *verifier; /* allocated; NULL before anything was to be verified */
 
   bool opened, staged, prepared, cannot_prepare;
   uint64_t staging_failed_step;  /* state_step() at which staging was not to be had */
@@ -140,6 +144,9 @@ size_t ring_piece_elements(const struct ring *, enum adam_type opmath);
 /* The largest shape within `bytes`: more slots than two only where each still holds several times
    the least elements. False when even two slots of those don't fit. */
 bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements);
+
+/* Pinned memory, zeroed, that forked children don't share; it goes with the context. */
+CUresult ring_pin(void **memory, size_t bytes);
 
 /* Whether a step of `stream` would wait in the side streams behind another program stream's, which
    may itself wait for something that only comes after this one. */

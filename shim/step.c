@@ -13,6 +13,7 @@
 #include "quiet.h"
 #include "range.h"
 #include "state.h"
+#include "verify.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -212,7 +213,8 @@ static void cut_runs(struct plan *plan, uint64_t most) {
       run->blocks++;
       run->elements += elements;
     } else {
-      plan->runs[plan->run_count++] = (struct run_of_blocks){tensor, chunk, 1, elements};
+      plan->runs[plan->run_count++] = (struct run_of_blocks){
+          .tensor = tensor, .chunk = chunk, .blocks = 1, .elements = elements};
     }
   }
 }
@@ -241,6 +243,10 @@ static bool cpu_possible(struct plan *plan, const char **why) {
   if (type != ADAM_TYPE_DOUBLE && arguments->weight_decay != 0 &&
       (float)arguments->weight_decay == 0) {
     *why = "the weight decay is nothing as a float";
+    return false;
+  }
+  if (atomic_load_explicit(&plan->function->verified.differed, memory_order_relaxed)) {
+    *why = "OFFLOAD_VERIFY found a difference: see the reasons";
     return false;
   }
   const struct adam_api *api = companion_loaded(why);
@@ -506,4 +512,5 @@ void step_finish(void) {
   if (locked)
     enqueue_unlock();
   recognise_each(note_refusal, NULL);
+  verify_finish();
 }

@@ -10,6 +10,7 @@
    value is enqueued behind everything that leads to it. */
 #include "companion.h"
 #include "plan.h"
+#include "verify.h"
 #include <string.h>
 
 /* What one launch needs while it is enqueued. */
@@ -79,7 +80,8 @@ static bool take_inputs(struct plan *plan) {
 
 bool step_cpu_ready(struct plan *plan, const char **why) {
   *why = "more steps are in flight than the CPU step keeps account of: this one is streamed";
-  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan);
+  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan) &&
+         verify_ready(plan, why);
 }
 
 /* The program's own kernel on probes that lie on the device one behind the other. */
@@ -137,6 +139,7 @@ static void hand_proof(struct cpu_step *step) {
       .elements = plan->ours_elements,
       .refused = &plan->branch->refused,
       .row = plan->function->row,
+      .checked = verify_function(plan),
   };
   worker_prove(ring->worker, &job);
   plan->inputs->used = true;
@@ -195,6 +198,7 @@ struct piece {
   const struct run_of_blocks *run;
   struct ring_slot *slot;
   uint32_t generation;
+  const struct verification *verification; /* NULL: it is not verified */
 };
 
 static struct kernel_run on_device(const struct plan *plan, const struct run_of_blocks *run) {
@@ -221,7 +225,9 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
   const struct kernel_run gradient = on_device(plan, run);
   CUdeviceptr g = gradient.g;
   const uint32_t generation = ++slot->generation;
-  *piece = (struct piece){run, slot, generation};
+  *piece = (struct piece){.run = run, .slot = slot, .generation = generation};
+  if (run->verified)
+    piece->verification = verify_begin(plan, run);
 
   const struct piece_job job = {
       .words = slot->words,
@@ -237,6 +243,7 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
           candidate->amsgrad ? (void *)run_address(plan, run, LIST_MAX_EXP_AVG_SQ) : NULL,
       .update = slot->update,
       .elements = run->elements,
+      .check = run->verified ? piece->verification->check : (struct piece_check){.words = NULL},
   };
   worker_step(ring->worker, &job);
 
@@ -251,6 +258,9 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
   PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
                      ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
+  CUresult result = CUDA_SUCCESS;
+  if (run->verified && (result = verify_down(plan, run, piece->verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
   report_add(link_bytes_down, bytes);
@@ -264,7 +274,7 @@ static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
   struct ring_slot *slot = piece->slot;
   const enum adam_type opmath = adam_type_opmath(plan->branch->candidate.type);
   const size_t update_bytes = piece->run->elements * adam_type_bytes(opmath);
-  const struct kernel_run parameter = on_device(plan, piece->run);
+  struct kernel_run parameter = on_device(plan, piece->run);
   /* The event and the value. The event is the order that CUDA can see (cuda.h asks for it), the
    * value the worker's. */
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
@@ -276,8 +286,16 @@ static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
   if (step->up_waits)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->begin, 0));
   step->up_waits = false;
+  if (piece->run->verified) {
+    parameter.p = piece->verification->parameter;
+    parameter.g = piece->verification->gradient;
+  }
   PLAN_TRY(plan,
            kernels_apply(&ring->kernels, &parameter, slot->first, piece->generation, ring->up));
+  CUresult result = CUDA_SUCCESS;
+  if (piece->run->verified &&
+      (result = verify_up(plan, piece->run, piece->verification)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
   slot->up_used = true;
   report_add(link_bytes_up, RING_HEAD + update_bytes);
@@ -285,7 +303,8 @@ static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
 }
 
 /* Proof and pieces. Gradients that are there before the proof's scalars go down in front of it, as many as
-   there are slots: nothing that waits for the proof may be in front of it. */
+   there are slots: nothing that waits for the proof may be in front of it. Not of a launch with pieces to be
+   verified, whose copies have fewer slots and are made in the launch's place. */
 static CUresult enqueue_pieces(struct cpu_step *step) {
   struct plan *plan = step->plan;
   struct piece first[RING_SLOTS], piece;
@@ -293,7 +312,7 @@ static CUresult enqueue_pieces(struct cpu_step *step) {
   unsigned early = 0;
   CUresult result = CUDA_SUCCESS;
   hand_proof(step);
-  if (plan->ahead.bulk && !plan->ahead.scalars) {
+  if (plan->ahead.bulk && !plan->ahead.scalars && !plan->verified) {
     PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->ring->down, plan->ahead.base, 0));
     for (; early < plan->run_count && early < most && result == CUDA_SUCCESS; early++)
       result = enqueue_down(step, early, &first[early]);

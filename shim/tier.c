@@ -80,6 +80,12 @@ static void say_none(CUresult numa, CUresult host) {
     report_reason("no state moves: this driver (CUDA %d.%d) can't make host memory handles; driver "
                   "550.54 (CUDA 12.4) or later can",
                   version / 1000, version % 1000 / 10);
+  else if (version && version < 12040 && numa != CUDA_ERROR_NOT_PERMITTED)
+    report_reason("no state moves: this driver (CUDA %d.%d) makes host memory handles only where "
+                  "every visible device has a "
+                  "context (error %d): name those in use in CUDA_VISIBLE_DEVICES, or use driver "
+                  "550.54 (CUDA 12.4) or later",
+                  version / 1000, version % 1000 / 10, (int)numa);
   else
     report_reason("no state moves: the driver refused host memory handles (HOST_NUMA: error %d, "
                   "HOST: error %d); in a container start it with --cap-add SYS_NICE, else use "

@@ -204,6 +204,26 @@ void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool
     report_add(foreign_touches, 1);
 }
 
+size_t touch_same_memory(uintptr_t address, size_t bytes) {
+  uintptr_t low, high;
+  range_watched(&low, &high);
+  if (!bytes || address < low || address >= high)
+    return bytes;
+  size_t same = bytes;
+  range_table_hold();
+  const struct range *range = range_held(address);
+  if (range) {
+    const size_t first = (address - range->base) / range->piece_bytes;
+    size_t end = first + 1;
+    while (end < range->piece_count && range->pieces[end].tier == range->pieces[first].tier)
+      end++;
+    const size_t to_border = range->base + end * range->piece_bytes - address;
+    same = end < range->piece_count && to_border < bytes ? to_border : bytes;
+  }
+  range_table_release();
+  return same;
+}
+
 /* ---- destroyed streams ---- */
 
 /* Protects the orphans; never held across a driver call. */

@@ -28,6 +28,9 @@ void touch_everything(CUstream stream);
 /* The same of a kernel's node, or one that is captured: its graph holds every range. */
 void touch_hold_everything(struct graph_holder);
 
+/* How many of these bytes, from the first on, lie in memory of one kind: on the device or on the host. */
+size_t touch_same_memory(uintptr_t address, size_t bytes);
+
 /* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
    where it is (what is captured, everywhere), and says so; the pieces of [from, to), or from an
    address to the end of the known state that it lies in, as touched: true when one of them is on the

@@ -2,6 +2,7 @@
    at a time, never across a wait for the GPU or a step. */
 #define _GNU_SOURCE
 #include "worker.h"
+#include "../policy/cpus.h"
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,6 +27,7 @@ enum { JOBS = 4096 };
 struct worker {
   const struct adam_api *api;
   const struct config *config;
+  unsigned threads;
   struct adam_team *team; /* the worker thread's own */
   pthread_t thread;
   pthread_mutex_t lock; /* protects what follows, up to `failing` */
@@ -39,6 +41,8 @@ struct worker {
                      the call's end is told under it */
   char why[256];
   _Atomic bool failing;
+
+  bool stopped; /* a difference was found and ends the job: the worker thread's own */
 
   /* The launch at hand: the worker thread's own. */
   enum slot_status verdict;
@@ -150,7 +154,7 @@ static bool prove(struct worker *worker, const struct proof_job *job, struct ada
 
 static void do_proof(struct worker *worker, const struct proof_job *job) {
   worker->proof = *job;
-  if (!wait_ready(worker, job->ready, job->generation)) {
+  if (!wait_ready(worker, job->ready, job->generation) || worker->stopped) {
     worker->verdict = SLOT_FAILED; /* the verdict word may still be an earlier launch's: leave it */
     return;
   }
@@ -179,44 +183,121 @@ static void do_proof(struct worker *worker, const struct proof_job *job) {
 
 /* ---- a piece ---- */
 
+/* Lets the team step the piece. `states`: where exp_avg, exp_avg_sq and the maximum (or NULL) lie. */
+static bool step(struct worker *worker, const struct piece_job *job,
+                 void *const states[CHECK_STATES]) {
+  const struct proof_job *proof = &worker->proof;
+  const struct adam_job step = {
+      .gradient = job->gradient,
+      .exp_avg = states[0],
+      .exp_avg_sq = states[1],
+      .max_exp_avg_sq = states[2],
+      .update = job->update,
+      .elements = job->elements,
+      .negate = job->negate,
+      .generation = proof->candidate.generation,
+      .form = proof->candidate.form,
+      .gradient_type = job->gradient_type,
+      .state_type = proof->candidate.state_type,
+      .beta1 = proof->hyper.beta1,
+      .beta2 = proof->hyper.beta2,
+      .eps = proof->hyper.eps,
+      .scalars = worker->scalars[job->tensor],
+  };
+  if (worker->config->test_worker_lag_us)
+    sleep_ns((long)worker->config->test_worker_lag_us * 1000);
+  const uint64_t begun = now_ns();
+  const bool done = worker->api->step(worker->team, &step);
+  report_add(cpu_ns, now_ns() - begun);
+  job->words->lr_decay = step.scalars.lr_decay;
+  job->words->lr_decay_double = step.scalars.lr_decay_double;
+  return done;
+}
+
+/* After a difference that ends the job nothing more is stepped, and the apply kernel traps. */
+static enum slot_status after_difference(struct worker *worker, const struct piece_check *check) {
+  if (check->before || worker->config->verify_action != VERIFY_STOP)
+    return SLOT_APPLY;
+  worker->stopped = true;
+  worker->verdict = SLOT_FAILED;
+  return SLOT_FAILED;
+}
+
+static void copy_states(const struct piece_shape *shape, void *const to[CHECK_STATES],
+                        const void *const from[CHECK_STATES]) {
+  for (unsigned i = 0; i < (shape->kernel.amsgrad ? 3 : 2); i++)
+    memcpy(to[i], from[i], shape->elements * adam_type_bytes(shape->kernel.state_type));
+}
+
+/* Steps a piece that is verified, up to the parameter, which the GPU makes next. What is compared before
+   it is applied is stepped in copies, and what is kept is the program's kernel's. */
+static enum slot_status step_verified(struct worker *worker, const struct piece_job *job,
+                                      const struct piece_shape *shape,
+                                      void *const states[CHECK_STATES], bool *equal) {
+  const struct piece_check *check = &job->check;
+  if (check->before)
+    copy_states(shape, check->shadow, (const void *const *)states);
+  /* Who works in place waits until the copies of the state are made. */
+  if (!wait_ready(worker, &check->words->copied, check->generation))
+    return SLOT_FAILED;
+  void *const *made = check->before ? check->shadow : states;
+  if (!step(worker, job, made))
+    return SLOT_FAILED;
+  *equal = compare_states(worker->api, worker->config, check, &worker->proof.checked, shape, made);
+  if (check->before)
+    copy_states(shape, states, check->kernel_states);
+  return *equal ? SLOT_APPLY : after_difference(worker, check);
+}
+
+/* The rest of it: the parameter has been made. */
+static enum slot_status verify_parameters(struct worker *worker, const struct piece_job *job,
+                                          const struct piece_shape *shape, bool equal) {
+  const struct piece_check *check = &job->check;
+  const struct checked_function *function = &worker->proof.checked;
+  enum slot_status status = SLOT_APPLY;
+  if (!wait_ready(worker, &check->words->applied, check->generation))
+    return SLOT_FAILED;
+  if (equal && !compare_parameters(worker->api, worker->config, check, function, shape))
+    status = after_difference(worker, check);
+  compare_done(function, shape);
+  return status;
+}
+
 static void do_piece(struct worker *worker, const struct piece_job *job) {
   struct slot_words *words = job->words;
+  const struct piece_check *check = &job->check;
+  const struct piece_shape shape = {shape_of(&worker->proof.candidate), job->elements};
+  void *const states[CHECK_STATES] = {job->exp_avg, job->exp_avg_sq, job->max_exp_avg_sq};
   enum slot_status status = worker->verdict;
+  bool equal = true;
   /* Also when refused: before `ready` the slot's words are still the device's to read for the
    * generation before. */
   if (!wait_ready(worker, &words->ready, job->generation))
     status = SLOT_FAILED;
-  if (status == SLOT_APPLY) {
-    const struct proof_job *proof = &worker->proof;
-    const struct adam_job step = {
-        .gradient = job->gradient,
-        .exp_avg = job->exp_avg,
-        .exp_avg_sq = job->exp_avg_sq,
-        .max_exp_avg_sq = job->max_exp_avg_sq,
-        .update = job->update,
-        .elements = job->elements,
-        .negate = job->negate,
-        .generation = proof->candidate.generation,
-        .form = proof->candidate.form,
-        .gradient_type = job->gradient_type,
-        .state_type = proof->candidate.state_type,
-        .beta1 = proof->hyper.beta1,
-        .beta2 = proof->hyper.beta2,
-        .eps = proof->hyper.eps,
-        .scalars = worker->scalars[job->tensor],
-    };
-    if (worker->config->test_worker_lag_us)
-      sleep_ns((long)worker->config->test_worker_lag_us * 1000);
-    const uint64_t begun = now_ns();
-    if (!worker->api->step(worker->team, &step))
+  if (status == SLOT_APPLY && check->words) {
+    status = step_verified(worker, job, &shape, states, &equal);
+  } else if (status == SLOT_APPLY) {
+    if (!step(worker, job, states))
       status = SLOT_FAILED;
-    report_add(cpu_ns, now_ns() - begun);
-    words->lr_decay = step.scalars.lr_decay;
-    words->lr_decay_double = step.scalars.lr_decay_double;
+    else if (worker->proof.checked.differed)
+      compare_stepped(&worker->proof.checked);
   }
   atomic_store_explicit(&words->status, slot_status(job->generation, status), memory_order_relaxed);
   /* release: update, scalars and status are there when the device sees the word. */
   atomic_store_explicit(&words->done, job->generation, memory_order_release);
+  if (!check->words)
+    return;
+  if (!equal && status != SLOT_APPLY)
+    compare_done(&worker->proof.checked, &shape);
+  if (status == SLOT_APPLY)
+    status = verify_parameters(worker, job, &shape, equal);
+  /* Its words are this generation's from `copied` on: not before, for the GPU may still be reading them. */
+  else if (!wait_ready(worker, &check->words->copied, check->generation))
+    status = SLOT_FAILED;
+  atomic_store_explicit(&check->words->status, slot_status(check->generation, status),
+                        memory_order_relaxed);
+  /* release: the status is there when the device sees the word. */
+  atomic_store_explicit(&check->words->checked, check->generation, memory_order_release);
 }
 
 /* ---- the thread ---- */
@@ -226,14 +307,9 @@ static void *work(void *argument) {
   pthread_setname_np(pthread_self(), "offload-step");
   char why[256] = "";
   const struct config *config = worker->config;
-  int threads = (int)config->threads;
-  if (threads == 0) {
-    cpu_set_t allowed;
-    const int cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-    threads = cpus > 3 ? cpus - 2 : 1;
-  }
   /* Made here: an OpenMP runtime's threads belong to the thread that calls them. */
-  worker->team = worker->api->team_create(threads, (enum adam_isa)config->isa, why, sizeof why);
+  worker->team =
+      worker->api->team_create((int)worker->threads, (enum adam_isa)config->isa, why, sizeof why);
   pthread_mutex_lock(&worker->lock);
   memcpy(worker->why, why, sizeof why);
   worker->started = true;
@@ -277,6 +353,7 @@ struct worker *worker_start(const struct adam_api *api, const struct config *con
   }
   worker->api = api;
   worker->config = config;
+  worker->threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
   worker->verdict = SLOT_FAILED;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);

@@ -19,6 +19,7 @@
 #define OFFLOAD_WORKER_H
 #include "../policy/config.h"
 #include "../policy/report.h"
+#include "compare.h"
 #include "probe.h"
 #include <stdatomic.h>
 
@@ -84,6 +85,7 @@ struct proof_job {
   uint64_t elements;           /* of the launch's pieces, for the counters */
   _Atomic int *refused;        /* set to 1 when the proof fails */
   struct report_function *row; /* may be NULL */
+  struct checked_function checked;
 };
 
 struct piece_job {
@@ -96,6 +98,7 @@ struct piece_job {
   const void *gradient;
   void *exp_avg, *exp_avg_sq, *max_exp_avg_sq, *update;
   uint64_t elements;
+  struct piece_check check;
 };
 
 struct worker;

@@ -65,6 +65,7 @@ test-releases: deps all
 ## test-long: all tests with more seeds, other releases of PyTorch, every mutant, and the static checks
 .PHONY: test-long
 test-long:
+	$(MAKE) --no-print-directory bench-peers-build
 	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" $(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-releases
 	$(MAKE) --no-print-directory test-mutants

@@ -27,6 +27,7 @@
                       rates of their own, before the host writes the word
      unload=0         1: after every step a module of somebody else's is loaded and unloaded
      lost=0           1: at the end a step behind a kernel that reads nothing's address; prints what the driver says
+     abort=0          1: abort at a driver's error, instead of ending with status 2
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
      small=0          1: a few small tensors only
@@ -39,6 +40,9 @@
      chunks=0         one tensor of so many chunks, the last one short, instead of all that
      beside=FILE.ptx  after every step the file's first kernel, which is no optimizer, adds 1 to a number of the program's
      copies=1         copy all state after every step, in stream order, as an average of the weights would; 0: don't
+     load=0           how the kernel is loaded: 0 cuModuleLoadData of memory that is freed then, 1 cuLibraryLoadData with the
+                      kernel in place of its function, 2 the kernel's function, 3 a function of the library's module,
+                      4 cuModuleLoad, 5 cuLibraryLoadFromFile
      skew=0           bytes by which state begins behind an aligned address; parameters and gradients don't
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
@@ -49,7 +53,7 @@
 #define CU(call)                                                                                   \
   do {                                                                                             \
     if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
+      give_up();                                                                                   \
   } while (0)
 
 enum { TENSORS = 512, ALLOCATOR_GRAIN = 512, WHOLE_ELEMENTS = 16384 };
@@ -70,8 +74,44 @@ static double option(const char *name, double otherwise) {
   return text ? strtod(text, NULL) : otherwise;
 }
 
+/* After a driver's error. */
+static void __attribute__((noreturn)) give_up(void) {
+  if (option("abort", 0) != 0)
+    abort();
+  exit(2);
+}
+
 static struct adam_kernel kernel;
 static struct adam_tensor tensors[TENSORS];
+
+/* From an image beside the text that describes the kernel (STEP_IMAGE; else the text), in one of the ways of load=. */
+static void load_image(CUmodule *module, const char *path, const char *name) {
+  const char *file = getenv("STEP_IMAGE") ? getenv("STEP_IMAGE") : path;
+  const int how = (int)option("load", 0);
+  char *image = adam_read_file(file);
+  CUlibrary library;
+  CUkernel found;
+  if (how == 0)
+    CU(cuModuleLoadData(module, image));
+  else if (how == 4)
+    CU(cuModuleLoad(module, file));
+  else if (how == 5)
+    CU(cuLibraryLoadFromFile(&library, file, NULL, NULL, 0, NULL, NULL, 0));
+  else
+    CU(cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+  if (how == 3)
+    CU(cuLibraryGetModule(module, library));
+  if (how == 0 || how == 3 || how == 4) {
+    CU(cuModuleGetFunction(&kernel.function, *module, name));
+  } else {
+    CU(cuLibraryGetKernel(&found, library, name));
+    kernel.function = (CUfunction)found;
+    if (how == 2)
+      CU(cuKernelGetFunction(&kernel.function, found));
+  }
+  memset(image, 0xee, strlen(image));
+  free(image);
+}
 static size_t tensor_count;
 static CUdeviceptr arrays[ADAM_LISTS], copies[ADAM_LISTS];
 static size_t array_elements;
@@ -347,14 +387,22 @@ int main(int count, char **list) {
   argument_list = list;
   CUdevice device;
   CUcontext context;
-  CUmodule module;
+  CUmodule module = NULL; /* stays so for kernels of libraries */
   CUstream streams[4] = {0};
   CUevent turn;
   CU(cuInit(0));
   CU(cuDeviceGet(&device, 0));
   CU(cuDevicePrimaryCtxRetain(&context, device));
   CU(cuCtxSetCurrent(context));
-  CU(adam_load(&kernel, &module, list[1], (int)option("entry", 0)));
+  char *text = adam_read_file(list[1]);
+  char *name = adam_find(&kernel, text, (int)option("entry", 0));
+  if (!name) {
+    fprintf(stderr, "%s has no such fused Adam kernel of a known layout\n", list[1]);
+    return 2;
+  }
+  load_image(&module, list[1], name);
+  free(name);
+  free(text);
   choose_variant(module);
   kernel.packed = option("extra", 0) != 0;
   kernel.garbage = option("garbage", 0) != 0;

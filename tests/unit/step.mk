@@ -1,5 +1,6 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
+STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+  $(B)/policy/groups.o $(B)/policy/cpus.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_ring shim_staging shim_kernels)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
@@ -9,8 +10,8 @@ $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 
@@ -100,3 +101,16 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
+
+# A fused Adam kernel as the images that tests/e2e/older_drivers.bats loads: of two architectures, packed and not.
+OLDER_IMAGES := $(addprefix $(STEP_E2E)/images/,plain.fatbin lz4.fatbin zstd.fatbin)
+$(STEP_E2E)/images/%.cubin: $(STEP_E2E)/25544_float-adamw.ptx
+	@mkdir -p $(@D)
+	'$(CUDA_HOME)/bin/ptxas' -arch=$* -o $@ $<
+$(STEP_E2E)/images/plain.fatbin: OLDER_MODE :=
+$(STEP_E2E)/images/lz4.fatbin: OLDER_MODE := --compress-all --compress-mode=speed
+$(STEP_E2E)/images/zstd.fatbin: OLDER_MODE := --compress-all --compress-mode=size
+$(OLDER_IMAGES): $(STEP_E2E)/images/sm_80.cubin $(STEP_E2E)/images/sm_90.cubin $(STEP_E2E)/25544_float-adamw.ptx
+	'$(CUDA_HOME)/bin/fatbinary' -64 --create=$@ $(OLDER_MODE) --image3=kind=elf,sm=80,file=$(STEP_E2E)/images/sm_80.cubin \
+	  --image3=kind=elf,sm=90,file=$(STEP_E2E)/images/sm_90.cubin --image3=kind=ptx,sm=80,file=$(STEP_E2E)/25544_float-adamw.ptx
+test-programs: $(OLDER_IMAGES)
