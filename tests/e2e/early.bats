@@ -35,8 +35,8 @@ stayed() { expect '.totals.pieces_home == 0' "the state stayed on the host"; }
   done
 }
 
-@test "a copy, a memset or a kernel that writes state on the host between two steps: what was copied up before is thrown away" {
-  for how in copy memset kernel foreach; do
+@test "a copy, a memset, a word or a kernel that writes state on the host between two steps: what was copied up before is thrown away" {
+  for how in copy memset word kernel foreach; do
     both touch=$how full=1
     dropped && stayed
   done

@@ -5,7 +5,7 @@
 
    early ADAM.ptx TOUCH.ptx [name=value ...]
      touch=none  between the steps `at` and `at` + 1, of the first tensor:
-                   copy, memset, kernel, large, foreach, collective, graph: m is written to
+                   copy, memset, word, kernel, large, foreach, collective, graph: m is written to
                    other       by a kernel on another stream, which the next step waits for
                    late        the same, but between the step's two launches, of the second group's state
                    inverted    by a kernel on another stream, queued before the step but held up by a word that the
@@ -247,6 +247,8 @@ static void touch(void) {
     CU(cuMemcpyDtoDAsync(m + 64, tensors[1].lists[0], 4096, stream));
   else if (touches("memset"))
     CU(cuMemsetD32Async(m + 128, 0x3a000000, 100, stream));
+  else if (touches("word"))
+    CU(cuStreamWriteValue32(stream, m + 4096, 0x3a000000, 0));
   else if (touches("kernel"))
     twist_by_parameter(0, stream);
   else if (touches("large"))
