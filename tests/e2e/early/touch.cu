@@ -13,7 +13,8 @@ struct Large {
   uint32_t count;
 };
 extern "C" __global__ void twist_large(Large large) {
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < large.count; i += gridDim.x * blockDim.x)
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < large.count;
+       i += gridDim.x * blockDim.x)
     large.words[i] ^= 0x00010000u;
 }
 
@@ -22,7 +23,8 @@ struct Work {
   uint32_t count;
 };
 extern "C" __global__ void ncclDevKernel_Twist(const Work *work) {
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < work->count; i += gridDim.x * blockDim.x)
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < work->count;
+       i += gridDim.x * blockDim.x)
     work->words[i] ^= 0x00010000u;
 }
 
@@ -41,17 +43,20 @@ template <typename T, typename U> __global__ void multi_tensor_apply_kernel(T li
   const int tensor = list.block_to_tensor[blockIdx.x];
   uint32_t *words = (uint32_t *)list.addresses[0][tensor];
   const int64_t from = (int64_t)list.block_to_chunk[blockIdx.x] * 65536;
-  for (int64_t i = from + threadIdx.x; i < from + 65536 && i < list.numel_for_tensor[tensor]; i += blockDim.x)
+  for (int64_t i = from + threadIdx.x; i < from + 65536 && i < list.numel_for_tensor[tensor];
+       i += blockDim.x)
     words[i] ^= 0x00010000u;
 }
 struct Functor {};
-template __global__ void multi_tensor_apply_kernel<TensorListMetadata<1>, Functor>(TensorListMetadata<1>, Functor);
+template __global__ void
+    multi_tensor_apply_kernel<TensorListMetadata<1>, Functor>(TensorListMetadata<1>, Functor);
 } // namespace
 } // namespace native
 } // namespace at
 
 // Gradients from parameters, `rounds` times over, as backward's kernels take time.
-extern "C" __global__ void backward(const float *parameters, float *gradients, uint32_t count, uint32_t rounds) {
+extern "C" __global__ void backward(const float *parameters, float *gradients, uint32_t count,
+                                    uint32_t rounds) {
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
     float x = parameters[i];
     for (uint32_t k = 0; k < rounds; k++)
