@@ -65,5 +65,5 @@ check-linked: $(INSTALLED)
 
 check-rules: $(SHIM_HDR)
 	@tests/check/locks $(CHECK)/ir $(READ_FLAGS) -- $(SHIM_SRC) $(POLICY_SRC) && $(PYTHON) tests/check/claims.py && \
-	  $(PYTHON) tests/check/readme_tables.py && \
+	  $(PYTHON) tests/check/readme_tables.py && $(PYTHON) tests/kernel_table.py --check && \
 	  $(PYTHON) tests/mutants.py --check && echo 'rules: locks, claims, READMEs, mutants'

@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 /* Raised whenever anything in this header changes; the two objects must agree. */
-#define OFFLOAD_ADAM_ABI 2u
+#define OFFLOAD_ADAM_ABI 3u
 
 /* How numbers lie in memory. */
 enum adam_type {
@@ -146,6 +146,11 @@ struct adam_api {
   /* Carries out a job; returns when every element is done. Sets MXCSR/FPCR in every thread each
      time. False, with nothing done, for types that can't go together. */
   bool (*step)(struct adam_team *, const struct adam_job *);
+
+  /* Many jobs, in any order, as if by so many steps, but the threads are woken once and share all
+     of it: for a launch's small tensors. The jobs don't overlap. False, with nothing done, when the
+     types of any can't go together. */
+  bool (*step_many)(struct adam_team *, const struct adam_job *jobs, size_t count);
 
   /* Scalars by libm. `nudge1`, `nudge2` move beta1^step and beta2^step by that many units in the
      last place of the type the kernel computes them in (float for FLOAT, double otherwise, and for the

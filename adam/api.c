@@ -47,6 +47,7 @@ static const struct adam_api api = {
     .team_isa = team_isa,
     .team_threads = team_threads,
     .step = team_step,
+    .step_many = team_step_many,
     .scalars = api_scalars,
     .reference = api_reference,
     .load = api_load,

@@ -17,11 +17,12 @@ struct peer {
 /* NULL with a sentence in `why`. */
 PUBLIC struct peer *peer_open(const char *companion, int isa, int threads, char *why,
                               size_t why_bytes);
-/* A step over `elements`: jobs of `tensor` elements each, or with `staged`, of at most that many on the
-   same gradient and update again and again, as the step's staging has them. 0: refused. */
+/* A step over `elements`: in tensors of `tensor` elements each that begin `stride` elements apart, all
+   handed over in one call; or with `slots`, jobs of at most `tensor` elements one by one, whose
+   gradient and update lie in so many slots in turn, as the step's staging has them. 0: refused. */
 PUBLIC int peer_step(struct peer *, int generation, int gradient_type, int state_type,
                      const void *gradient, void *exp_avg, void *exp_avg_sq, void *update,
-                     uint64_t elements, uint64_t tensor, int staged);
+                     uint64_t elements, uint64_t tensor, uint64_t stride, unsigned slots);
 PUBLIC const char *peer_isa(struct peer *);
 PUBLIC void peer_triad(float *to, const float *left, const float *right, uint64_t elements,
                        int threads);
@@ -52,9 +53,20 @@ const char *peer_isa(struct peer *peer) {
   return peer->api->isa_name(peer->api->team_isa(peer->team));
 }
 
+static bool all_at_once(struct peer *peer, const struct adam_job *jobs, size_t count) {
+  return peer->api->step_many(peer->team, jobs, count);
+}
+
+static bool one_by_one(struct peer *peer, const struct adam_job *jobs, size_t count) {
+  bool done = true;
+  for (size_t i = 0; i < count && done; i++)
+    done = peer->api->step(peer->team, &jobs[i]);
+  return done;
+}
+
 int peer_step(struct peer *peer, int generation, int gradient_type, int state_type,
               const void *gradient, void *exp_avg, void *exp_avg_sq, void *update,
-              uint64_t elements, uint64_t tensor, int staged) {
+              uint64_t elements, uint64_t tensor, uint64_t stride, unsigned slots) {
   const struct adam_hyper hyper = {1e-3, 0.9, 0.999, 0.01, 1e-8, false};
   struct adam_job job = {.generation = (enum adam_generation)generation,
                          .gradient_type = (enum adam_type)gradient_type,
@@ -66,17 +78,22 @@ int peer_step(struct peer *peer, int generation, int gradient_type, int state_ty
   const size_t gradient_bytes = adam_type_bytes(job.gradient_type);
   const size_t state_bytes = adam_type_bytes(job.state_type);
   const size_t update_bytes = adam_type_bytes(adam_type_opmath(job.state_type));
-  for (uint64_t first = 0; first < elements; first += tensor) {
-    const uint64_t place = staged ? 0 : first;
+  const size_t count = (size_t)((elements + tensor - 1) / tensor);
+  struct adam_job *jobs = malloc(count * sizeof *jobs);
+  if (!jobs)
+    return 0;
+  for (size_t i = 0; i < count; i++) {
+    const uint64_t first = i * stride, place = slots ? i % slots * tensor : first;
     job.gradient = (const char *)gradient + place * gradient_bytes;
     job.update = (char *)update + place * update_bytes;
     job.exp_avg = (char *)exp_avg + first * state_bytes;
     job.exp_avg_sq = (char *)exp_avg_sq + first * state_bytes;
-    job.elements = elements - first < tensor ? elements - first : tensor;
-    if (!peer->api->step(peer->team, &job))
-      return 0;
+    job.elements = elements - i * tensor < tensor ? elements - i * tensor : tensor;
+    jobs[i] = job;
   }
-  return 1;
+  const bool done = slots ? one_by_one(peer, jobs, count) : all_at_once(peer, jobs, count);
+  free(jobs);
+  return done;
 }
 
 void peer_triad(float *to, const float *left, const float *right, uint64_t elements, int threads) {

@@ -80,10 +80,14 @@ $(BENCH_PEERS)/libpeers.so: adam/bench_peers.c adam/adam.h
 	@mkdir -p $(@D)
 	$(CC) $(ADAM_CFLAGS) -O3 -shared $< $(ADAM_LIBS) -ldl -o $@
 
+test-programs: $(BENCH_PEERS)/libpeers.so
+
 ## bench-peers: the CPU step beside DeepSpeed's and PyTorch's, in build/bench_peers.json (BENCH_PEERS_ARGUMENTS='--elements ...')
-.PHONY: bench-peers
-bench-peers: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 $(B)/gpusim/libcudart.so.13 \
-  pytorch-environment
+## bench-peers-build: only what it needs: DeepSpeed's CPU Adam from the package index
+.PHONY: bench-peers bench-peers-build
+bench-peers-build: BENCH_PEERS_ARGUMENTS := --build-only
+bench-peers bench-peers-build: $(B)/liboffload-adam.so $(BENCH_PEERS)/libpeers.so $(B)/gpusim/libcuda.so.1 \
+  $(B)/gpusim/libcudart.so.13 pytorch-environment
 	@$(PYTHON) $(PYTORCH_DIR)/stubs.py --cc $(CC) $(PYTORCH_ENVIRONMENT)/lib/python*/site-packages/torch/lib \
 	  $(BENCH_PEERS)/libraries
 	@LD_LIBRARY_PATH=$(abspath $(BENCH_PEERS)/libraries):$(abspath $(B)/gpusim) PYTHONPYCACHEPREFIX=$(BENCH_PEERS)/pycache \

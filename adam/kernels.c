@@ -1,5 +1,6 @@
 /* From a job to its kernel and constants. Called by team.c and by tests. */
 #include "kernels.h"
+#include <string.h>
 
 static const struct {
   enum adam_type gradient, state;
@@ -27,13 +28,22 @@ adam_kernel *adam_kernel_of(const struct adam_kernels *kernels, const struct ada
   return NULL;
 }
 
-/* Below this many elements a job is done before it is known whether the reciprocal divides exactly. */
-enum { ELEMENTS_WORTH_A_RECIPROCAL = 2048 };
-
 /* An update of this many elements (16 MiB) goes past the caches: nothing of it would be there when it is read. */
 enum { ELEMENTS_WORTH_STREAMING = 1 << 22 };
 
-void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
+bool adam_jobs_alike(const struct adam_job *a, const struct adam_job *b) {
+/* By bits: a zero has a sign. */
+#define SAME(member) (memcmp(&a->member, &b->member, sizeof a->member) == 0)
+  return a->generation == b->generation && a->form == b->form && a->negate == b->negate &&
+         a->gradient_type == b->gradient_type && a->state_type == b->state_type &&
+         !a->max_exp_avg_sq == !b->max_exp_avg_sq && SAME(beta1) && SAME(beta2) && SAME(eps) &&
+         SAME(scalars.step_size) && SAME(scalars.bias_correction2_sqrt) &&
+         SAME(scalars.step_size_double) && SAME(scalars.bias_correction2_sqrt_double);
+#undef SAME
+}
+
+void adam_constants_of(const struct adam_job *job, uint64_t alike, uint64_t together,
+                       struct adam_constants *c) {
   c->beta1 = job->beta1;
   c->beta2 = job->beta2;
   c->one_minus_beta1 = 1.0 - job->beta1;
@@ -44,8 +54,8 @@ void adam_constants_of(const struct adam_job *job, struct adam_constants *c) {
   c->eps_float = (float)job->eps;
   c->step_size = job->scalars.step_size;
   c->bias_correction2_sqrt = job->scalars.bias_correction2_sqrt;
-  c->stream_update = job->elements >= ELEMENTS_WORTH_STREAMING;
-  c->by_reciprocal = job->elements >= ELEMENTS_WORTH_A_RECIPROCAL &&
+  c->stream_update = together >= ELEMENTS_WORTH_STREAMING;
+  c->by_reciprocal = alike >= ELEMENTS_WORTH_A_RECIPROCAL &&
                      reciprocal_exact(c->bias_correction2_sqrt, &c->reciprocal);
   c->step_size_double = job->scalars.step_size_double;
   c->bias_correction2_sqrt_double = job->scalars.bias_correction2_sqrt_double;

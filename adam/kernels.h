@@ -31,6 +31,9 @@ typedef void adam_kernel(const struct adam_constants *, const void *gradient, vo
    exact. */
 enum adam_arithmetic { ADAM_NESTED, ADAM_MOMENT_EXACT, ADAM_GRADIENT_EXACT, ADAM_ARITHMETICS };
 
+/* Below this many elements a job is done before it is known whether the reciprocal divides exactly. */
+enum { ELEMENTS_WORTH_A_RECIPROCAL = 2048 };
+
 enum adam_combination {
 #define COMBINATION(gradient, state, opmath) ADAM_GRADIENT_##gradient##_STATE_##state,
 #include "combinations.def"
@@ -39,6 +42,8 @@ enum adam_combination {
 };
 
 struct adam_kernels {
+  void (*stream_end)(
+      void); /* after the last job of a thread: shows others what went past the caches */
   adam_kernel *of[ADAM_COMBINATIONS][ADAM_ARITHMETICS][2]; /* last: without and with maxima */
 };
 
@@ -52,5 +57,11 @@ extern const struct adam_kernels adam_kernels_neon;
 /* The kernel for a job; NULL when its types don't go together. */
 adam_kernel *adam_kernel_of(const struct adam_kernels *, const struct adam_job *);
 
-void adam_constants_of(const struct adam_job *, struct adam_constants *);
+/* For a job that is one of several: `alike`, the elements of all that have these constants, so that
+   a costly one is worth its while; `together`, the elements of all, whose updates share the caches. */
+void adam_constants_of(const struct adam_job *, uint64_t alike, uint64_t together,
+                       struct adam_constants *);
+
+/* Whether two jobs have the same kernel and constants. */
+bool adam_jobs_alike(const struct adam_job *, const struct adam_job *);
 #endif

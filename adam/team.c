@@ -1,10 +1,10 @@
-/* The worker team: splits a job into one range of elements per OpenMP thread.
+/* The worker team: splits jobs into a share of blocks per OpenMP thread.
 
    The threads belong to the OpenMP runtime and to the thread that calls team_step; the team only
    says how many, which kernels, and on which CPUs. Nothing of OpenMP's environment decides here:
    the number of threads is explicit, and each thread takes the CPUs that the creator of the team
    was allowed, whatever OMP_PROC_BIND or OMP_PLACES would have it do. Should the runtime give fewer
-   threads than asked for (OMP_THREAD_LIMIT), the ranges follow what it gave. They are all started
+   threads than asked for (OMP_THREAD_LIMIT), the shares follow what it gave. They are all started
    when the team is made, which finds out before how many can be (threads.h). */
 #define _GNU_SOURCE /* cpu_set_t */
 #include "team.h"
@@ -22,7 +22,7 @@
 enum {
   /* Below this a job is done by the caller alone: waking a team costs some microseconds. */
   ELEMENTS_WORTH_A_TEAM = 32768,
-  /* Ranges begin at multiples of this: no cache line is written by two threads, few tails. */
+  /* Shares begin at multiples of this within a job: no cache line is written by two threads, few tails. */
   RANGE_ELEMENTS = 1024,
   CPUS_MOST = 65536,
   THREADS_MOST = 4096,
@@ -119,66 +119,111 @@ void team_destroy(struct adam_team *team) {
   free(team);
 }
 
-/* Thread `index` of `threads` does its range. Failing to take the CPUs only costs speed. */
-static void do_range(struct adam_team *team, const struct adam_job *job,
-                     const struct adam_constants *constants, int index, int threads) {
-  if (placed_for != team->id) {
-    sched_setaffinity(0, team->cpus_bytes, team->cpus);
-    placed_for = team->id;
+/* The jobs of one call. */
+struct work {
+  const struct adam_job *jobs;
+  size_t count;
+  uint64_t blocks, elements; /* of all */
+};
+
+static uint64_t blocks_of(const struct adam_job *job) {
+  return (job->elements + RANGE_ELEMENTS - 1) / RANGE_ELEMENTS;
+}
+
+/* Elements of the jobs that begin alike, as far as it matters. */
+static uint64_t elements_alike(const struct adam_job *jobs, size_t count) {
+  uint64_t elements = 0;
+  for (size_t i = 0; i < count && elements < ELEMENTS_WORTH_A_RECIPROCAL; i++) {
+    if (i && !adam_jobs_alike(jobs, &jobs[i]))
+      break;
+    elements += jobs[i].elements;
   }
-  const uint64_t blocks = (job->elements + RANGE_ELEMENTS - 1) / RANGE_ELEMENTS;
-  const uint64_t first = blocks * (uint64_t)index / (uint64_t)threads * RANGE_ELEMENTS;
-  uint64_t end = blocks * ((uint64_t)index + 1) / (uint64_t)threads * RANGE_ELEMENTS;
-  if (end > job->elements)
-    end = job->elements;
-  if (first >= end)
-    return;
+  return elements;
+}
+
+/* Elements [first, end) of a job. */
+static void do_elements(adam_kernel *kernel, const struct adam_constants *constants,
+                        const struct adam_job *job, uint64_t first, uint64_t end) {
   const size_t gradient_bytes = adam_type_bytes(job->gradient_type);
   const size_t state_bytes = adam_type_bytes(job->state_type);
   const size_t update_bytes = adam_type_bytes(adam_type_opmath(job->state_type));
   char *const larger = job->max_exp_avg_sq;
-  adam_kernel *const kernel = adam_kernel_of(team->kernels, job);
-  const float_environment found = float_environment_enter();
   kernel(constants, (const char *)job->gradient + first * gradient_bytes,
          (char *)job->exp_avg + first * state_bytes, (char *)job->exp_avg_sq + first * state_bytes,
          larger ? larger + first * state_bytes : NULL, (char *)job->update + first * update_bytes,
          end - first);
+}
+
+/* Thread `index` of `threads` does its share: a run of blocks, over as many jobs as they are from.
+   Failing to take the CPUs only costs speed. */
+static void do_share(struct adam_team *team, const struct work *work, int index, int threads) {
+  if (placed_for != team->id) {
+    sched_setaffinity(0, team->cpus_bytes, team->cpus);
+    placed_for = team->id;
+  }
+  const uint64_t first = work->blocks * (uint64_t)index / (uint64_t)threads;
+  const uint64_t end = work->blocks * ((uint64_t)index + 1) / (uint64_t)threads;
+  const float_environment found = float_environment_enter();
+  const struct adam_job *known = NULL; /* whose these are */
+  adam_kernel *kernel = NULL;
+  struct adam_constants constants;
+  uint64_t before = 0; /* blocks of the jobs before this one */
+  for (size_t i = 0; i < work->count && before < end; i++) {
+    const struct adam_job *job = &work->jobs[i];
+    const uint64_t blocks = blocks_of(job), from = before > first ? before : first;
+    const uint64_t to = before + blocks < end ? before + blocks : end;
+    if (from < to) {
+      if (!known || !adam_jobs_alike(known, job)) {
+        kernel = adam_kernel_of(team->kernels, job);
+        adam_constants_of(job, elements_alike(job, work->count - i), work->elements, &constants);
+        known = job;
+      }
+      const uint64_t last = (to - before) * RANGE_ELEMENTS;
+      do_elements(kernel, &constants, job, (from - before) * RANGE_ELEMENTS,
+                  last < job->elements ? last : job->elements);
+    }
+    before += blocks;
+  }
+  team->kernels->stream_end();
   float_environment_leave(found);
 }
 
 /* One thread's part, ordered with the caller's by the two counters. */
-static __attribute__((noinline)) void take_part(struct adam_team *team, const struct adam_job *job,
-                                                const struct adam_constants *constants, int index,
-                                                int threads) {
+static __attribute__((noinline)) void take_part(struct adam_team *team, const struct work *work,
+                                                int index, int threads) {
   atomic_load_explicit(&team->begun,
-                       memory_order_acquire); /* sees the job as the caller wrote it */
-  do_range(team, job, constants, index, threads);
+                       memory_order_acquire); /* sees the jobs as the caller wrote them */
+  do_share(team, work, index, threads);
   atomic_fetch_add_explicit(&team->ended, 1, memory_order_release); /* shows the results to it */
 }
 
 /* The region's own variables travel through the runtime, which race checkers can't follow: what it
  * calls is checked. */
-__attribute__((no_sanitize("thread"))) static void
-run_team(struct adam_team *team, const struct adam_job *job,
-         const struct adam_constants *constants) {
-#pragma omp parallel num_threads(team->threads) default(none) shared(team, job, constants)
-  take_part(team, job, constants, omp_get_thread_num(), omp_get_num_threads());
+__attribute__((no_sanitize("thread"))) static void run_team(struct adam_team *team,
+                                                            const struct work *work) {
+#pragma omp parallel num_threads(team->threads) default(none) shared(team, work)
+  take_part(team, work, omp_get_thread_num(), omp_get_num_threads());
 }
 
-bool team_step(struct adam_team *team, const struct adam_job *job) {
-  if (!adam_kernel_of(team->kernels, job))
-    return false;
-  struct adam_constants constants;
-  const float_environment found = float_environment_enter();
-  adam_constants_of(job, &constants);
-  float_environment_leave(found);
-  if (team->threads == 1 || job->elements < ELEMENTS_WORTH_A_TEAM) {
-    do_range(team, job, &constants, 0, 1);
+bool team_step_many(struct adam_team *team, const struct adam_job *jobs, size_t count) {
+  struct work work = {.jobs = jobs, .count = count};
+  for (size_t i = 0; i < count; i++) {
+    if (!adam_kernel_of(team->kernels, &jobs[i]))
+      return false;
+    work.blocks += blocks_of(&jobs[i]);
+    work.elements += jobs[i].elements;
+  }
+  if (team->threads == 1 || work.elements < ELEMENTS_WORTH_A_TEAM) {
+    do_share(team, &work, 0, 1);
     return true;
   }
   allow_threads();
   atomic_fetch_add_explicit(&team->begun, 1, memory_order_release);
-  run_team(team, job, &constants);
+  run_team(team, &work);
   atomic_load_explicit(&team->ended, memory_order_acquire);
   return true;
+}
+
+bool team_step(struct adam_team *team, const struct adam_job *job) {
+  return team_step_many(team, job, 1);
 }

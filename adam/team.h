@@ -8,4 +8,5 @@ void team_destroy(struct adam_team *);
 enum adam_isa team_isa(const struct adam_team *);
 int team_threads(const struct adam_team *);
 bool team_step(struct adam_team *, const struct adam_job *);
+bool team_step_many(struct adam_team *, const struct adam_job *, size_t count);
 #endif

@@ -4,6 +4,7 @@
    and lists, prints nothing. */
 #include "config.h"
 #include "../adam/adam.h"
+#include "cpus.h"
 #include "size.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -329,6 +330,7 @@ static void load(struct config *config, char **environment, bool strict) {
     set_##kind(&config->field, initial);
 #include "variables.def"
 #undef VARIABLE
+  config->local_ranks = cpus_local_ranks(environment);
   uint64_t seen = 0;
   for (; environment && *environment; environment++) {
     const char *entry = *environment, *equals = strchr(entry, '=');

@@ -30,6 +30,7 @@ struct config {
   const char *callers; /* as given; config_caller_allowed reads it */
   bool overflow;
   unsigned threads;
+  unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
   unsigned test_worker_lag_us;
   bool test_ahead;
   int isa;         /* enum adam_isa */

@@ -38,6 +38,10 @@ static void launch(void) {
   check(cuLaunchKernel((CUfunction)(uintptr_t)1, 1, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL) !=
         CUDA_SUCCESS);
 }
+static void load_module(void) {
+  CUmodule module;
+  check(cuModuleLoadData(&module, host) != CUDA_SUCCESS);
+}
 static void copy_up(void) {
   check(cuMemcpyHtoDAsync(native, host, COPY, NULL) != CUDA_SUCCESS);
 }
@@ -67,6 +71,7 @@ static const struct call {
     {"dlsym of malloc", look_up_other, 1},
     {"cuGetProcAddress", resolve_ours, 1},
     {"cuLaunchKernel, 96 bytes", launch, 1},
+    {"cuModuleLoadData", load_module, 1},
     {"cuMemcpyHtoDAsync", copy_up, 1},
     {"cuMemcpyDtoHAsync", copy_down, 1},
     {"cuPointerGetAttribute", ask, 1},

@@ -169,6 +169,25 @@ static void search_form(const struct adam_api *api, const struct calibration_cas
   }
 }
 
+/* beta2 and a gradient on which ((1-b2)*g)*g and (1-b2)*(g*g), in double, are stored differently. No candidate has the second,
+   which differs in one of some hundred million elements. */
+static void search_square(const struct adam_api *api, const struct kernel_shape *shape,
+                          unsigned seed, struct calibration_set *set) {
+  struct numbers n = {0xbf58476d1ce4e5b9u + seed};
+  const struct maker maker = {.api = api};
+  for (unsigned i = 0; i < SEARCH_TRIES; i++) {
+    const double g = stored(&maker, shape->type, 1 + fabs(full(&n, shape->type)) / 4);
+    const double about = (0.25 + 0.25 * fabs(ordinary(&n))) * g * g;
+    const double beta2 = 1.0 - halfway(shape->type, true, about) / (g * g), share = 1.0 - beta2;
+    if (stored(&maker, shape->type, share * g * g) !=
+        stored(&maker, shape->type, share * (g * g))) {
+      set->hyper.beta2 = beta2;
+      set->square = g;
+      return;
+    }
+  }
+}
+
 /* ---- scalars ---- */
 
 /* 1 - 2^-12, exact in float and double: P - w*P is exact when fused, and keeps the rounding of w*P
@@ -242,6 +261,9 @@ void calibration_sets(const struct adam_api *api, const struct calibration_case 
         set->hyper.beta1 = set->hyper.beta2 = own[i].beta;
       if (i >= 4 && narrow(&c->shape))
         set->hyper.beta1 = BETA_NEXT_TO_ONE;
+      if ((i == 2 || i == 3) && c->shape.type == c->shape.state_type &&
+          c->shape.type != ADAM_TYPE_DOUBLE)
+        search_square(api, &c->shape, i, set);
       if (i < 4 && narrow(&c->shape) && c->decays)
         search_decay(api, c, i < 2 ? ADAM_FLOAT : ADAM_DOUBLE, set);
     } else if (i == 6) {
@@ -313,6 +335,8 @@ void calibration_fill(const struct adam_api *api, const struct calibration_case 
       break;
     default:
       e = element_new(&maker, most);
+      if (set->square != 0 && number(n) % 2)
+        e.g = ldexp(set->square, (int)(number(n) % 4) - 2);
     }
     put(&maker, i, &e);
   }

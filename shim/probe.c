@@ -184,6 +184,7 @@ struct question {
   float step;
   size_t elements;
   struct adam_tensors inputs, result, scratch;
+  bool exact_first, exact_second; /* powers of 1/2: the device's are libm's */
 };
 
 /* The candidate's results into scratch, with the powers of a nudge. */
@@ -193,7 +194,9 @@ static void answer(const struct adam_api *api, const struct question *q, unsigne
   struct adam_tensors work = q->scratch;
   work.grad_scale = q->inputs.grad_scale;
   copy_lists(&shape, &work, &q->inputs, q->elements);
-  scalars_of(api, &q->candidate, &q->hyper, q->step, nudge, &scalars);
+  api->scalars(q->candidate.generation, &q->hyper, q->step,
+               q->exact_first ? 0 : nudges[nudge].first, q->exact_second ? 0 : nudges[nudge].second,
+               &scalars);
   api->reference(&q->candidate, &q->hyper, &scalars, q->elements, &work);
 }
 
@@ -221,8 +224,13 @@ bool elements_prove(const struct adam_api *api, const struct adam_candidate *can
                     const struct adam_tensors *inputs, const struct adam_tensors *result,
                     const struct adam_tensors *scratch, struct adam_scalars *scalars,
                     bool *nudged) {
-  const struct question question = {*candidate, *hyper,  step,    (size_t)count,
-                                    *inputs,    *result, *scratch};
+  const struct question question = {.candidate = *candidate,
+                                    .hyper = *hyper,
+                                    .step = step,
+                                    .elements = (size_t)count,
+                                    .inputs = *inputs,
+                                    .result = *result,
+                                    .scratch = *scratch};
   const unsigned nudge = search(api, &question, 1);
   if (nudge == NUDGES)
     return false;
@@ -298,6 +306,8 @@ static struct question fine_question(const struct adam_api *api, const struct qu
                        .step = launch->step,
                        .elements = FINE_ELEMENTS};
   q.candidate.decay = ADAM_DECAY_NONE;
+  q.exact_first = q.hyper.beta1 != launch->hyper.beta1;
+  q.exact_second = q.hyper.beta2 != launch->hyper.beta2;
   const struct kernel_shape shape = shape_of(&q.candidate);
   /* Only read. */
   q.result = lists_in(&shape, (void *)(uintptr_t)fine, FINE_ELEMENTS);

@@ -58,6 +58,9 @@ struct calibration_set {
     bool found;
     double p, g, m, v;
   } halfway;
+  /* Searched for, too: a gradient whose weighted square is stored differently when its products are
+     taken in another order. 0: none. */
+  double square;
 };
 
 /* What is to be calibrated: which branches of the kernel, and the launch's own scalars for two

@@ -2,6 +2,7 @@
    at a time, never across a wait for the GPU or a step. */
 #define _GNU_SOURCE
 #include "worker.h"
+#include "../policy/cpus.h"
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,6 +27,7 @@ enum { JOBS = 4096 };
 struct worker {
   const struct adam_api *api;
   const struct config *config;
+  unsigned threads;
   struct adam_team *team; /* the worker thread's own */
   pthread_t thread;
   pthread_mutex_t lock; /* protects what follows, up to `failing` */
@@ -305,14 +307,9 @@ static void *work(void *argument) {
   pthread_setname_np(pthread_self(), "offload-step");
   char why[256] = "";
   const struct config *config = worker->config;
-  int threads = (int)config->threads;
-  if (threads == 0) {
-    cpu_set_t allowed;
-    const int cpus = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-    threads = cpus > 3 ? cpus - 2 : 1;
-  }
   /* Made here: an OpenMP runtime's threads belong to the thread that calls them. */
-  worker->team = worker->api->team_create(threads, (enum adam_isa)config->isa, why, sizeof why);
+  worker->team =
+      worker->api->team_create((int)worker->threads, (enum adam_isa)config->isa, why, sizeof why);
   pthread_mutex_lock(&worker->lock);
   memcpy(worker->why, why, sizeof why);
   worker->started = true;
@@ -356,6 +353,7 @@ struct worker *worker_start(const struct adam_api *api, const struct config *con
   }
   worker->api = api;
   worker->config = config;
+  worker->threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
   worker->verdict = SLOT_FAILED;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);

@@ -62,11 +62,19 @@ sanitized-unit:
 test-releases: deps all
 	OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/pytorch/releases.py
 
+## kernel-table: run every kernel of PyTorch's wheels by cpu and stream, and compare with the table in shim/README.md
+.PHONY: kernel-table
+kernel-table: test-programs
+	OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/kernel_table.py
+	OFFLOAD_TEST_BUILD=$(abspath $(B)) $(PYTHON) tests/kernel_table.py --large
+
 ## test-long: all tests with more seeds, other releases of PyTorch, every mutant, and the static checks
 .PHONY: test-long
 test-long:
+	$(MAKE) --no-print-directory bench-peers-build
 	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" $(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-releases
+	$(MAKE) --no-print-directory kernel-table
 	$(MAKE) --no-print-directory test-mutants
 	$(MAKE) --no-print-directory check
 

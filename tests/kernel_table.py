@@ -384,15 +384,14 @@ def main():
     parser.add_argument("--readme", default=str(README), help="another file with the table")
     options = parser.parse_args()
     rows = read_rows()
-    readme = pathlib.Path(options.readme).read_text(encoding="utf-8")
     if options.write:
         results, wrong = run_rows(rows, measure)
         if wrong:
             sys.exit(f"{wrong} of {len(rows)} kernels are wrong: nothing is written")
-        before, _, after = table_of(readme)
+        before, _, after = table_of(pathlib.Path(options.readme).read_text(encoding="utf-8"))
         pathlib.Path(options.readme).write_text(f"{before}{BEGIN}\n{render(results)}\n{END}{after}", encoding="utf-8")
         return
-    said = check(rows, readme)
+    said = check(rows, pathlib.Path(options.readme).read_text(encoding="utf-8"))
     if options.check or options.list:
         print("\n".join(row.name for row in rows) if options.list else f"table of kernels: {len(rows)} rows, each in one line")
         return

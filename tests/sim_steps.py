@@ -3,15 +3,19 @@
 
 train_step.c runs under the real preload, once for each way of stepping and type of parameter, on a small model. Its log is
 replayed (GPUSIM_REPLAYS) on the machines of profiles.def for 1 to 70 billion parameters: bytes count as often as the model
-is larger, so whatever a bandwidth bounds takes the time of the full size. The ring's pieces are made smaller, to have many; each
+is larger, so whatever a bandwidth bounds takes the time of the full size. Pieces are made smaller, to have many; each
 stands for as many of the default size as the model is larger, and so do its calls and the starts of its copies
-and kernels. Forward and backward are given: 2 and 4 FLOP for each parameter and token, at half the GPU's bf16 peak.
+and kernels. What `stream` copies up while forward and backward run is what its slots hold, hence a larger share of a smaller model: it runs in
+three sizes, and a row takes the one whose slots hold nearest the share that they hold at its size. Forward and backward are given: 2 and 4 FLOP for each parameter and token, at half the GPU's bf16 peak.
 
 Every run must have moved all state, stepped it as asked, and ended with the bits of the program alone; else there are no figures.
 
-usage: sim_steps.py --build BUILD [--out FILE] [--table README.md] [--write-table README.md] [--chunks N]
+usage: sim_steps.py --build BUILD [--out FILE] [--table README.md] [--write-table README.md]
+                    [--chunks N] [--types LIST] [--modes LIST]
   --table        fails when the table in that file is another
-  --write-table  puts it there"""
+  --write-table  puts it there
+  --chunks       size of the model that is run
+  --types, --modes  only these, separated by commas; without a table"""
 import argparse
 import collections
 import json
@@ -23,11 +27,14 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHUNK = 65536
-STEPS = 4
-LAYERS = 4
+STEPS = 6  # the first before anything has moved; from the fourth on `stream` copies ahead
+LAYERS = 8
 CHUNKS_A_LAUNCH = 64
 BLOCKS_A_LAUNCH = 2240  # PyTorch 2.11 and later
-PIECE_CHUNKS = 2  # with four slots, the least
+# A piece in chunks, with four slots, the least; and at the default OFFLOAD_DEVICE_STAGING, and how many slots that makes.
+CPU_PIECE, STREAM_PIECE, SLOTS = 2, 1, 4
+CPU_STAGING_MOST = 16 << 20  # shim/ring.c
+STREAM_SLOTS = 16  # shim/staging.c
 UTILISATION = 0.5  # of the bf16 peak, by forward and backward
 PARAMETERS = [1e9, 7e9, 13e9, 70e9]
 TOKENS = [4096, 8192, 16384, 32768, 65536]
@@ -75,16 +82,27 @@ def profile_names():
         return re.findall(r'^PROFILE\(([\w-]+), "([^"]+)"', file.read(), re.M)
 
 
-def default_piece_chunks():
-    """Chunks of a piece at the default OFFLOAD_DEVICE_STAGING: four slots of two parts of floats behind a head (shim/ring.c)."""
+def default_staging():
     with open(os.path.join(ROOT, "policy/variables.def"), encoding="utf-8") as file:
         found = re.search(r'"DEVICE_STAGING", BYTES, "(\d+)MiB"', file.read())
     if not found:
         fail("policy/variables.def has no default of DEVICE_STAGING in MiB")
-    return ((int(found[1]) << 20) // 4 // 2 - 64) // 4 // CHUNK
+    return int(found[1]) << 20
 
 
-Size = collections.namedtuple("Size", "label machine parameters seconds tokens")  # tokens None: seconds of forward and backward given
+def default_piece(mode, kind):
+    """Chunks of a piece at the default OFFLOAD_DEVICE_STAGING. `cpu`: a slot has two parts of floats behind a head (shim/ring.c);
+    `stream`: m and v, a little room behind each (shim/staging.c)."""
+    if mode == "cpu":
+        return (min(default_staging(), CPU_STAGING_MOST) // SLOTS // 2 - 64) // 4 // CHUNK
+    return default_staging() // STREAM_SLOTS // (2 * (kind.bytes * CHUNK + 32))
+
+
+def small_staging(mode, kind):
+    """OFFLOAD_DEVICE_STAGING for pieces of CPU_PIECE or STREAM_PIECE chunks."""
+    if mode == "cpu":
+        return SLOTS * 2 * (64 + 4 * CHUNK * CPU_PIECE)
+    return SLOTS * (2 * kind.bytes * CHUNK * STREAM_PIECE + 512)
 
 
 class Model:
@@ -95,25 +113,25 @@ class Model:
         self.elements = chunks * CHUNK
         self.launches = max(1, chunks // CHUNKS_A_LAUNCH)
 
-    def replay(self, size, model_parameters, mode):
-        scale = size.parameters / self.elements
+    def replay(self, case, mode):
+        scale = case.parameters / self.elements
         if mode in ("cpu", "stream"):
-            starts = scale * PIECE_CHUNKS / default_piece_chunks()
+            starts = scale * {"cpu": CPU_PIECE, "stream": STREAM_PIECE}[mode] / default_piece(mode, case.type)
         else:
-            starts = size.parameters / CHUNK / BLOCKS_A_LAUNCH / self.launches
-        if size.tokens is None:
-            times = [f"{name}*={size.seconds * 1e6 * part / LAYERS}us" for name, part in (("forward", 1 / 3), ("backward", 2 / 3))]
+            starts = case.parameters / CHUNK / BLOCKS_A_LAUNCH / self.launches
+        if case.tokens is None:
+            times = [f"{name}*={case.seconds * 1e6 * part / LAYERS}us" for name, part in (("forward", 1 / 3), ("backward", 2 / 3))]
         else:
-            each = model_parameters * size.tokens / LAYERS / UTILISATION
+            each = case.model_parameters * case.tokens / LAYERS / UTILISATION
             times = [f"forward*={2 * each}flop", f"backward*={4 * each}flop"]
-        return f"label={size.label} profile={size.machine} scale={scale} starts={starts} kernel_time={','.join(times)}\n"
+        return f"label={case.label} profile={case.machine} scale={scale} starts={starts} kernel_time={','.join(times)}\n"
 
 
-def run(build, model, kind, mode, sizes):
-    """One run, replayed for all sizes: what is known of the run, and each replay by label. Mode `none`: forward and
+def run(build, model, kind, mode, cases):
+    """One run, replayed for all cases: what is known of the run, and each replay by label. Mode `none`: forward and
     backward alone; `without`: the program alone."""
     for tries in range(3):
-        facts, replays = run_once(build, model, kind, mode, sizes)
+        facts, replays = run_once(build, model, kind, mode, cases)
         # On a machine that is too busy to calibrate in time a step is streamed, and that is said.
         if not any("the device is busy" in why for why in facts.pop("whys")) or tries == 2:
             break
@@ -121,18 +139,17 @@ def run(build, model, kind, mode, sizes):
     return facts, {replay["label"]: replay for replay in replays}
 
 
-def run_once(build, model, kind, mode, sizes):
+def run_once(build, model, kind, mode, cases):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "replays")
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(model.replay(size, parameters, mode) for size, parameters in sizes)
+            file.writelines(model.replay(case, mode) for case in cases)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSIM_", "OFFLOAD_"))}
         environment.update(GPUSIM_PROFILE="h200", GPUSIM_REPLAYS=path, GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
         environment.pop("LD_PRELOAD", None)
         if mode in MODES:
             environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_STEP=mode, OFFLOAD_LOG="quiet",
-                               OFFLOAD_REPORT=f"{folder}/report",
-                               OFFLOAD_DEVICE_STAGING=str(4 * 2 * (64 + 4 * CHUNK * PIECE_CHUNKS)))
+                               OFFLOAD_REPORT=f"{folder}/report", OFFLOAD_DEVICE_STAGING=str(small_staging(mode, kind)))
         command = [f"{build}/gpusim/run", f"{build}/tests/e2e/train_step", f"{build}/{PTX}", f"entry={kind.entry}",
                    f"chunks={model.chunks}", f"layers={LAYERS}", f"groups={model.launches}", f"steps={STEPS}",
                    f"optimizer={0 if mode == 'none' else 1}"]
@@ -147,10 +164,10 @@ def run_once(build, model, kind, mode, sizes):
         if mode in MODES:
             with open(f"{folder}/report", encoding="utf-8") as file:
                 report = json.load(file)
-            totals = report["totals"]
             facts["whys"] = [row["why"] for row in report["functions"]] + report["reasons"]
-            facts.update({name: totals[name] for name in ("moved_bytes_peak", "elements_cpu", "elements_stream", "elements_direct",
-                                                          "proofs", "refusals", "link_bytes_down", "link_bytes_up")})
+            facts.update({name: report["totals"][name] for name in ("moved_bytes_peak", "elements_cpu", "elements_stream",
+                                                                    "elements_direct", "proofs", "refusals", "link_bytes_down",
+                                                                    "link_bytes_up", "early_bytes")})
     return facts, replays
 
 
@@ -165,7 +182,7 @@ def check_run(model, kind, mode, facts, replays):
         later = facts[f"elements_{mode}"] - (model.elements if mode == "direct" else 0)
         if later != (STEPS - 1) * model.elements:
             fail(f"{name}: {later} elements were stepped so, not {(STEPS - 1) * model.elements}")
-    pieces = (STEPS - 1) * model.chunks // PIECE_CHUNKS if mode == "cpu" else 0
+    pieces = (STEPS - 1) * model.chunks // CPU_PIECE if mode == "cpu" else 0
     for replay in replays:
         if replay["assumed_waits"] or replay["unmeasured_kernels"] or replay["inferred_waits"] != pieces:
             fail(f"{name}: the clock explains {replay['inferred_waits']} waits of {pieces}, assumes {replay['assumed_waits']}, "
@@ -207,25 +224,36 @@ def anchor_cases(kind, seconds):
             for i, anchor in enumerate(ANCHORS) if anchor.machine and anchor.type == kind.name]
 
 
-def replays_of(build, model, kind, mode, cases):
-    return run(build, model, kind, mode, [(case, case.model_parameters) for case in cases])
+def simulate(build, chunks, kind, mode, cases, runs):
+    """Replays of all cases by label."""
+    sizes = [chunks] if mode != "stream" else [chunks // 4, chunks, chunks * 4]
+    # How many pieces a slot stands for: the slots' share of all pieces is that at the case's size.
+    wanted = [case.parameters / CHUNK / default_piece(mode, kind) / STREAM_SLOTS * SLOTS for case in cases]
+    replays = {}
+    for size in sizes:
+        own = [case for case, pieces in zip(cases, wanted)
+               if size == min(sizes, key=lambda other, pieces=pieces: max(other / pieces, pieces / other))]
+        if own:
+            facts, more = run(build, Model(size), kind, mode, own)
+            runs.append(facts)
+            replays.update(more)
+    return replays
 
 
-def simulate_type(build, model, kind, rows, runs, anchors):
+def simulate_type(build, chunks, kind, modes, rows, runs, anchors):
     cases = cases_of(kind)
     # An anchor's Adam on the device, alone: the rest of the published step is forward and backward.
-    facts, without = replays_of(build, model, kind, "without", cases + anchor_cases(kind, lambda i, anchor: 0))
-    runs.append(facts)
+    without = simulate(build, chunks, kind, "without", cases + anchor_cases(kind, lambda i, anchor: 0), runs)
     given = anchor_cases(kind, lambda i, anchor: anchor.base - without[f"anchor/{i}"]["marks"][-1]["ns"] / 1e9)
-    none = replays_of(build, model, kind, "none", cases)[1]
-    for mode in MODES:
-        facts, replays = replays_of(build, model, kind, mode, cases + given)
-        if facts["hashes"] != runs[-1 - MODES.index(mode)]["hashes"]:
-            fail(f"{mode}, {kind.name}: other numbers than the program alone")
-        runs.append(facts)
+    none = simulate(build, chunks, kind, "none", cases, [])
+    for mode in modes:
+        replays = simulate(build, chunks, kind, mode, cases + given, runs)
         rows += [row_of(none[case.label], without[case.label], replays[case.label], mode, case, case.gpus) for case in cases]
         for case in given:
             anchors.setdefault(int(case.label.split("/")[1]), {})[mode] = replays[case.label]["marks"][-1]["ns"] / 1e9
+    hashes = {facts["hashes"] for facts in runs if facts["type"] == kind.name}
+    if len(hashes) != 1:
+        fail(f"{kind.name}: other numbers than the program alone: {hashes}")
 
 
 def anchor_rows(simulated):
@@ -234,7 +262,7 @@ def anchor_rows(simulated):
         by_mode = simulated.get(i)
         row = {"source": anchor.source, "what": anchor.what, "machine": anchor.machine, "parameters_a_gpu": anchor.parameters,
                "published_without": anchor.base, "published": anchor.published, "simulated": None, "why": anchor.why}
-        if by_mode:
+        if by_mode and "cpu" in by_mode:
             best = min(by_mode, key=by_mode.get)
             row.update(simulated=by_mode["cpu"], difference_percent=100 * (by_mode["cpu"] / anchor.published - 1), modes=by_mode,
                        best=best)
@@ -293,18 +321,26 @@ def main():
     parser.add_argument("--table")
     parser.add_argument("--write-table")
     parser.add_argument("--chunks", type=int, default=2 * CHUNKS_A_LAUNCH)
+    parser.add_argument("--types", default=",".join(kind.name for kind in TYPES))
+    parser.add_argument("--modes", default=",".join(MODES))
     arguments = parser.parse_args()
-    if arguments.chunks < PIECE_CHUNKS * LAYERS or arguments.chunks % (PIECE_CHUNKS * LAYERS):
-        fail(f"--chunks {arguments.chunks}: expected a multiple of {PIECE_CHUNKS * LAYERS}")
-    build, model = os.path.abspath(arguments.build), Model(arguments.chunks)
+    types = [kind for kind in TYPES if kind.name in arguments.types.split(",")]
+    modes = [mode for mode in MODES if mode in arguments.modes.split(",")]
+    if not types or not modes:
+        fail(f"--types {arguments.types} --modes {arguments.modes}: expected some of {[kind.name for kind in TYPES]} and {MODES}")
+    if arguments.chunks < 4 * LAYERS or arguments.chunks % (4 * LAYERS):
+        fail(f"--chunks {arguments.chunks}: expected a multiple of {4 * LAYERS}")
+    build = os.path.abspath(arguments.build)
     rows, runs, anchors = [], [], {}
-    for kind in TYPES:
-        simulate_type(build, model, kind, rows, runs, anchors)
+    for kind in types:
+        simulate_type(build, arguments.chunks, kind, modes, rows, runs, anchors)
     if arguments.out:
         with open(f"{arguments.out}.tmp", "w", encoding="utf-8") as file:
             json.dump({"rows": rows, "anchors": anchor_rows(anchors), "runs": runs, "utilisation": UTILISATION}, file, indent=1)
             file.write("\n")
         os.replace(f"{arguments.out}.tmp", arguments.out)
+    if types != TYPES or modes != MODES:
+        return
     text = table(rows)
     print(text, end="")
     if arguments.write_table:

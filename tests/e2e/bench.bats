@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make bench`: what it writes, on buffers that are small here. Nothing is asserted about speed.
+# `make bench` and `make bench-peers`: what they write, on buffers that are small here. Nothing is asserted about speed.
 load ../lib/e2e
 
 @test "the bench writes every row it promises" {
@@ -47,4 +47,43 @@ load ../lib/e2e
   run python3 "$ROOT/tests/bench.py" "$out" "echo no"
   [ "$status" -ne 0 ]
   [ "$(cat "$out")" = '{"kept": 1}' ]
+}
+
+# bench_peers.py OUTPUT ARGUMENTS...: 200,000 elements, in the environment of `make pytorch`.
+peers() {
+  environment=$BUILD/pytorch/$(sed -n 's/^torch==//p' "$ROOT/deps/pytorch.txt")/environment
+  [ -x "$environment/bin/python" ] || skip "no environment with PyTorch: make pytorch-environment"
+  python3 "$ROOT/integration/pytorch/stubs.py" --cc "${CC:-gcc}" "$environment"/lib/python*/site-packages/torch/lib \
+    "$BATS_TEST_TMPDIR/libraries"
+  output=$1
+  shift
+  env LD_LIBRARY_PATH="$BATS_TEST_TMPDIR/libraries:$BUILD/gpusim" PYTHONPYCACHEPREFIX="$BATS_TEST_TMPDIR/pycache" \
+    "$environment/bin/python" "$ROOT/adam/bench_peers.py" --companion "$BUILD/liboffload-adam.so" --work "$BUILD/bench_peers" \
+    --output "$output" --elements 200000 --rounds 1 --threads 1 "$@"
+}
+
+peers_shape() {
+  jq -e '.rows | length >= 12' "$1"
+  jq -e '[.rows[] | keys] | unique == [["beside", "case", "clock", "deepspeed_params_per_s", "elements", "isa",
+    "ours_params_per_s", "ratio_beside", "ratio_deepspeed", "ratio_torch", "ratio_triad", "threads", "torch_params_per_s"]]' "$1"
+  jq -e '[.rows[] | .elements == 200000 and .threads == 1 and .ours_params_per_s > 0 and .ratio_triad > 0] | all' "$1"
+  jq -e '[.rows[] | select(.case == ("f32 staged", "f32 dram", "bf16 avx2")) | .torch_params_per_s > 0 and .ratio_torch > 0] |
+    length == 3 and all' "$1"
+  jq -e '.rows[] | select(.case == "bf16 avx2") | .isa == "avx2"' "$1"
+  jq -e '.rows[] | select(.case == "f32 dram, 100000 tensors") | .beside == "100 tensors" and .ratio_beside > 0' "$1"
+}
+
+@test "bench-peers lets ours and PyTorch's step take turns, checks that both did it, and writes its rows" {
+  peers "$BATS_TEST_TMPDIR/peers.json" --without-deepspeed
+  peers_shape "$BATS_TEST_TMPDIR/peers.json"
+  jq -e '[.rows[] | .deepspeed_params_per_s == null and .ratio_deepspeed == null] | all' "$BATS_TEST_TMPDIR/peers.json"
+}
+
+@test "bench-peers has DeepSpeed's CPU Adam among them, which did the same step" {
+  [ -e "$BUILD/bench_peers/ds_native.so" ] && [ -e "$BUILD/bench_peers/ds_avx2.so" ] ||
+    skip "DeepSpeed's CPU Adam is not built here: make bench-peers-build"
+  peers "$BATS_TEST_TMPDIR/peers.json"
+  peers_shape "$BATS_TEST_TMPDIR/peers.json"
+  jq -e '[.rows[] | select(.case == ("f32 staged", "f32 dram", "bf16 avx2")) | .deepspeed_params_per_s > 0 and .ratio_deepspeed > 0] |
+    length == 3 and all' "$BATS_TEST_TMPDIR/peers.json"
 }

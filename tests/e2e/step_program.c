@@ -47,7 +47,7 @@
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
-#include "tests/e2e/adam_list.h"
+#include "tests/e2e/adam_numbers.h"
 #include <inttypes.h>
 
 #define CU(call)                                                                                   \
@@ -205,64 +205,7 @@ static void make_tensors(void) {
   }
 }
 
-/* A number as the kernel's parameters have it; those of half precision are cut off. */
-static void store(unsigned char *to, float number) {
-  uint32_t bits;
-  memcpy(&bits, &number, 4);
-  const uint32_t exponent = bits >> 23 & 255, sign = bits >> 16 & 0x8000;
-  const uint16_t half =
-      (uint16_t)(exponent < 113 ? sign : sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
-  const uint16_t brain = (uint16_t)(bits >> 16);
-  const double wide = number;
-  switch (kernel.type) {
-  case ADAM_FLOAT:
-    memcpy(to, &number, 4);
-    break;
-  case ADAM_DOUBLE:
-    memcpy(to, &wide, 8);
-    break;
-  case ADAM_HALF:
-    memcpy(to, &half, 2);
-    break;
-  case ADAM_BFLOAT16:
-    memcpy(to, &brain, 2);
-  }
-}
-
-static size_t hostile_met[12]; /* how many of each kind */
-
-/* What a type's numbers have that ordinary ones don't. NaN are the GPU's own; of doubles, whose NaN keep
-   their bits, infinities make them. */
-static bool hostile(unsigned char *to, uint64_t random) {
-  static const uint32_t floats[] = {0,          0x80000000, 1,          0x807fffff,
-                                    0x00800000, 0x7f7fffff, 0x7f800000, 0xff800000,
-                                    0x7fffffff, 0x60000000, 0x1e3ce508, 0xdf000000};
-  static const uint16_t halves[] = {0,      0x8000, 1,      0x83ff, 0x0400, 0x7bff,
-                                    0x7c00, 0xfc00, 0x7fff, 0x5800, 0x0c00, 0xf000};
-  static const uint64_t doubles[] = {0,
-                                     UINT64_C(1) << 63,
-                                     1,
-                                     0x800fffffffffffff,
-                                     0x0010000000000000,
-                                     0x7fefffffffffffff,
-                                     0x7ff0000000000000,
-                                     0xfff0000000000000,
-                                     0x5ff0000000000000,
-                                     0x1ff0000000000000,
-                                     0xc3e0000000000000,
-                                     0x3c00000000000000};
-  const unsigned which = (unsigned)(random >> 8) % 12;
-  if (option("hostile", 0) == 0 || random % 8 != 0)
-    return false;
-  hostile_met[which]++;
-  const uint16_t brain = (uint16_t)(floats[which] >> 16);
-  const void *from[] = {[ADAM_FLOAT] = &floats[which],
-                        [ADAM_DOUBLE] = &doubles[which],
-                        [ADAM_HALF] = &halves[which],
-                        [ADAM_BFLOAT16] = &brain};
-  memcpy(to, from[kernel.type], kernel.element_bytes[0]);
-  return true;
-}
+static size_t hostile_met[ADAM_HOSTILE]; /* how many of each kind */
 
 /* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
@@ -271,9 +214,10 @@ static void fill(CUstream stream) {
   for (int list = 0; list < 2; list++) {
     for (size_t i = 0; i < array_elements; i++) {
       const float number = adam_random(&state) * 2 - 1;
-      if (hostile(numbers + i * kernel.element_bytes[0], state >> 20))
+      if (option("hostile", 0) != 0 &&
+          adam_hostile(&kernel, numbers + i * kernel.element_bytes[0], state >> 20, hostile_met))
         continue;
-      store(numbers + i * kernel.element_bytes[0], number * (list ? 0.01f : 1.0f));
+      adam_store(&kernel, numbers + i * kernel.element_bytes[0], number * (list ? 0.01f : 1.0f));
     }
     CU(cuMemcpyHtoD(arrays[list], numbers, array_bytes(0)));
   }
@@ -293,7 +237,7 @@ static void print_data(void) {
     unaligned += tensors[t].lists[0] % (4 * kernel.element_bytes[0]) != 0;
   }
   printf("tensors %zu elements %zu unaligned %zu\nhostile", tensor_count, elements, unaligned);
-  for (size_t i = 0; i < sizeof hostile_met / sizeof *hostile_met; i++)
+  for (size_t i = 0; i < ADAM_HOSTILE; i++)
     printf(" %zu", hostile_met[i]);
   printf("\n");
 }

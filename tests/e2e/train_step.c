@@ -1,12 +1,13 @@
 /* A training step as the driver sees it, for the simulated clock: the kernels of forward and backward, whose durations
    GPUSIM_KERNEL_TIME gives, the launches of PyTorch's fused Adam over all parameters, a synchronisation as loss.item()
-   makes one, and a mark. Step after step the same. Prints hashes of p, m, v.
+   makes one, and a mark. Step after step the same, in every chunk. Prints hashes of a chunk of p, g, m, v when
+   all have its bits; else fails.
 
    train_step KERNEL.ptx [name=value ...]
      entry=0        which of the file's fused Adam kernels
      steps=4        how many
      chunks=128     parameters, in chunks of 65536
-     layers=4       tensors that share them, a kernel of forward and one of backward each
+     layers=8       tensors that share them, a kernel of forward and one of backward each
      groups=1       parameter groups, each its own launches
      optimizer=1    0: forward and backward alone */
 #define _GNU_SOURCE
@@ -48,7 +49,7 @@ static size_t layers, elements;
 
 static void make_tensors(CUstream stream) {
   const size_t chunks = option("chunks", 128);
-  layers = option("layers", 4);
+  layers = option("layers", 8);
   if (layers == 0 || layers > TENSORS || chunks % layers != 0) {
     fprintf(stderr, "train_step: layers=%zu: expected 1 to %d, and chunks=%zu a multiple of it\n",
             layers, TENSORS, chunks);
@@ -77,12 +78,18 @@ static void launch_layer(CUfunction function, CUdeviceptr tensor, CUstream strea
 }
 
 static void print_hashes(void) {
-  printf("step hashes");
+  printf("every chunk");
   for (size_t list = 0; list < kernel.layout->lists; list++) {
     const size_t bytes = elements * kernel.element_bytes[list];
+    const size_t chunk_bytes = ADAM_CHUNK_ELEMENTS * kernel.element_bytes[list];
     unsigned char *copy = malloc(bytes);
     CU(cuMemcpyDtoH(copy, arrays[list], bytes));
-    printf(" %c %016" PRIx64, "pgmvx"[list], adam_hash(copy, bytes));
+    for (size_t at = chunk_bytes; at < bytes; at += chunk_bytes)
+      if (memcmp(copy, copy + at, chunk_bytes) != 0) {
+        fprintf(stderr, "train_step: chunks of %c differ\n", "pgmvx"[list]);
+        exit(1);
+      }
+    printf(" %c %016" PRIx64, "pgmvx"[list], adam_hash(copy, chunk_bytes));
     free(copy);
   }
   printf("\n");

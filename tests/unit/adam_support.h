@@ -312,7 +312,7 @@ UNUSED static void step_restated(const struct adam_job *job, const void *unused)
 /* With a table of kernels. */
 UNUSED static void step_by_kernels(const struct adam_job *job, const void *kernels) {
   struct adam_constants constants;
-  adam_constants_of(job, &constants);
+  adam_constants_of(job, job->elements, job->elements, &constants);
   /* As in a long job, half of the time. */
   constants.stream_update = constants.stream_update || job->elements % 2;
   adam_kernel_of(kernels, job)(&constants, job->gradient, job->exp_avg, job->exp_avg_sq,

@@ -138,6 +138,60 @@ static void test_splitting(void) {
   tap_ok(threads_of_process() >= 5, "a team of 5 did its work with 5 threads");
 }
 
+/* Jobs of one call: small and large, of no element, with scalars of their own and shared, two kinds
+   of types. Each has its place in the arrays, with elements between them that must stay. */
+static void test_lists(void) {
+  enum { JOBS = 400, GAP = 3, LARGE = 70001 };
+  static struct adam_job jobs[JOBS];
+  static uint16_t halves[2][JOBS], expected_halves[2][JOBS];
+  char error[256] = "";
+  for (int threads = 1; threads <= 5; threads += 2) {
+    struct adam_team *team = team_create(threads, ADAM_ISA_AUTO, error, sizeof error);
+    const struct adam_job whole = job_of(ADAM_FLOAT, 0);
+    prepare(&whole, 21);
+    uint64_t seed = 22, at = 0, stepped = 0;
+    for (size_t i = 0; i < JOBS; i++) {
+      struct adam_job *job = &jobs[i];
+      const uint64_t elements =
+          i == 7 || i == 300 ? LARGE : random_bits(&seed) % 500 * (i % 9 != 0);
+      *job = job_of(i % 50 < 25 ? ADAM_FLOAT : ADAM_DOUBLE, elements);
+      scalars_by_libm(job->generation, &hyper, (float)(1 + i / 3 % 4), 0, 0, &job->scalars);
+      job->negate = i % 10 < 5;
+      job->gradient = g + at;
+      job->exp_avg = m + at;
+      job->exp_avg_sq = v + at;
+      job->update = u + at;
+      if (i % 31 == 30) { /* half moments, in arrays of their own */
+        job->state_type = ADAM_TYPE_HALF;
+        job->exp_avg = &halves[0][i];
+        job->exp_avg_sq = &halves[1][i];
+        job->elements = 1;
+        for (size_t k = 0; k < 2; k++)
+          halves[k][i] = expected_halves[k][i] = (uint16_t)random_bits(&seed);
+      }
+      struct adam_job expected = *job;
+      expected.exp_avg = job->state_type ? (void *)&expected_halves[0][i] : expected_m + at;
+      expected.exp_avg_sq = job->state_type ? (void *)&expected_halves[1][i] : expected_v + at;
+      expected.update = expected_u + at;
+      restated_step(&expected);
+      at += job->elements + GAP;
+      stepped += job->elements;
+    }
+    const bool done = team && at <= MOST && team_step_many(team, jobs, JOBS);
+    tap_ok(done && stepped > 2 * LARGE && as_expected() &&
+               !memcmp(halves, expected_halves, sizeof halves),
+           "a team of %d does a list of %d jobs with scalars and types of their own, every element "
+           "once",
+           threads, JOBS);
+    jobs[JOBS - 1].gradient_type = ADAM_TYPE_DOUBLE;
+    tap_ok(team && !team_step_many(team, jobs, JOBS) && as_expected() &&
+               team_step_many(team, jobs, 0),
+           "a list with a job whose types don't go together is refused whole by a team of %d",
+           threads);
+    team_destroy(team);
+  }
+}
+
 #if defined __x86_64__
 enum { FTZ_DAZ = 0x8040, TOWARDS_ZERO = 0x6000, EXCEPTION_FLAGS = 0x3f };
 
@@ -279,6 +333,7 @@ static void test_refusals(void) {
 int main(void) {
   test_limits(); /* first: a child of a process with a team has none */
   test_splitting();
+  test_lists();
   test_types();
   test_modes();
   test_places();

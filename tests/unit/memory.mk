@@ -2,7 +2,8 @@
 # process is the test's. At the end, of reading loaded objects.
 MEMORY_ROOMS := range range_make graphs tier move drain touch scan census pace state pressure lock foreach elsewhere image image_parse \
   image_lz4 image_cubin image_ptx elf
-MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o
+MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+  $(B)/policy/groups.o $(B)/policy/cpus.o
 MEMORY_TESTS := $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
 
 $(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_failing.def \
