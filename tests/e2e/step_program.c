@@ -1,6 +1,7 @@
 /* A driver-API program that trains nothing but steps: memsets and launches of a fused Adam kernel,
    queued up without a single synchronisation until the end, which is what shows a missing wait.
-   Prints hashes of p, m, v; the same numbers are expected with and without the preload.
+   Prints hashes of p, m, v; the same numbers are expected with and without the preload. Longer than most
+   rooms: one word of it is one thing that programs do, and tests combine them.
 
    step_program KERNEL.ptx [name=value ...]
      entry=0          which of the file's fused Adam kernels; its name tells types, number of lists and arguments
