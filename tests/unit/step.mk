@@ -102,6 +102,15 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
 
+# State that is touched between two steps: tests/e2e/early.bats.
+$(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+$(STEP_E2E)/touch.ptx: tests/e2e/early/touch.cu
+	@mkdir -p $(@D)
+	$(STEP_NVCC) -o $@ $<
+test-programs: $(STEP_E2E)/early $(STEP_E2E)/touch.ptx
+
 # A fused Adam kernel as the images that tests/e2e/older_drivers.bats loads: of two architectures, packed and not.
 OLDER_IMAGES := $(addprefix $(STEP_E2E)/images/,plain.fatbin lz4.fatbin zstd.fatbin)
 $(STEP_E2E)/images/%.cubin: $(STEP_E2E)/25544_float-adamw.ptx
