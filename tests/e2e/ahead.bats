@@ -141,3 +141,12 @@ step_ns() {
     ahead $mode 25544_float-adam 6 0 shared=2
   done
 }
+
+@test "a program that was given a driver function newer than the library's header is fetched nothing ahead" {
+  export GPUSIM_DRIVER=13.1
+  for mode in cpu stream; do
+    ahead $mode 25544_float-adamw 9 0 newer=13000
+    ahead $mode 25544_float-adamw 0 0 newer=1
+    expect '.reasons | map(test("the driver gave the program cuLaunchHostFunc, which is newer than CUDA 13.0")) | any' "the reason"
+  done
+}

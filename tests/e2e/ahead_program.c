@@ -25,6 +25,7 @@
        pool           memory is allocated in stream order
        unknown        an event is recorded
      shared=0         1: this launch's gradients are those of the launch before; 2: its parameters
+     newer=0          1: asks for a driver function by the version that had it first, 13.1; more: by that version
      lr_pointer=0 grad_scale=0 decay=0.1 */
 #define _GNU_SOURCE
 #include "tests/e2e/adam_list.h"
@@ -390,6 +391,14 @@ int main(int count, char **list) {
   }
   if (is("graph"))
     capture();
+  const int version = (int)option("newer", 0);
+  void *function = NULL;
+  CUdriverProcAddressQueryResult status;
+  if (version) {
+    CU(cuGetProcAddress("cuLaunchHostFunc", &function, version > 1 ? version : 13010,
+                        CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+    printf("a function: %d\n", function != NULL);
+  }
   CU(cuCtxSynchronize());
   const int step_count = (int)option("steps", 4);
   for (int step = 0; step < step_count; step++) {
