@@ -1,4 +1,5 @@
-/* What is known of loaded images and of the kernels in them (image.h). */
+/* What is known of loaded images and of the kernels in them (image.h). Longer than most rooms: images, modules and kernels are
+   remembered under one lock. */
 #define _GNU_SOURCE
 #include "image.h"
 #include "cancel.h"

@@ -1,6 +1,7 @@
 /* Decides for each recognised launch how it is carried out (step.h), and orders the rooms:
    recognise, state, ring, calibrate, then step_stream or step_cpu. The enqueue lock is held from
-   the first look at where pieces lie to the last enqueue, so that no piece moves in between. */
+   the first look at where pieces lie to the last enqueue, so that no piece moves in between. Longer than
+   most rooms: it is one decision, and its parts are of use to nobody else. */
 #define _GNU_SOURCE
 #include "step.h"
 #include "cancel.h"

@@ -1,5 +1,6 @@
 /* The worker thread: see worker.h. The ring of jobs is guarded by a mutex that is held for a copy
-   at a time, never across a wait for the GPU or a step. */
+   at a time, never across a wait for the GPU or a step. Longer than most rooms: proofs and pieces share
+   the scalars of a launch, which nobody else may see. */
 #define _GNU_SOURCE
 #include "worker.h"
 #include "../policy/cpus.h"

@@ -16,21 +16,42 @@ unit() {
   make -C "$ROOT" --no-print-directory -s SAN="$1" sanitized-unit
 }
 
-# whole SAN: charlm without the preload on the usual build, then with everything sanitized, by cpu and by stream.
-whole() {
+# sanitized SAN: from here on programs run on that build.
+sanitized() {
   local folder runtime
   case $1 in
   address*) runtime=$("${CC:-gcc}" -print-file-name=libasan.so) ;;
   thread) runtime=$("${CC:-gcc}" -print-file-name=libtsan.so) ;;
   esac
   folder=$(built "$1") || { echo "$folder"; return 1; }
-  plain "san" --steps 4
+  SIM=$folder/gpusim/run LIBOFFLOAD="$runtime $folder/liboffload.so"
   export OFFLOAD_CALLERS='*' # a sanitizer's own frames stand between the caller and us
+}
+
+# clean MODE: the last program under the preload was stepped by MODE, and no sanitizer said a word.
+clean() {
+  ! grep -E 'ERROR: (Address|Thread|Leak)Sanitizer|runtime error|WARNING: ThreadSanitizer' "$BATS_TEST_TMPDIR/with.err" || return 1
+  assert_done "$1"
+}
+
+# whole SAN: charlm without the preload on the usual build, then with everything sanitized, by cpu and by stream.
+whole() {
+  plain "san" --steps 4
+  sanitized "$1" || return 1
   for mode in cpu stream; do
-    SIM=$folder/gpusim/run LIBOFFLOAD="$runtime $folder/liboffload.so" OFFLOAD_STEP=$mode offloaded --steps 4
-    ! grep -E 'ERROR: (Address|Thread|Leak)Sanitizer|runtime error|WARNING: ThreadSanitizer' "$BATS_TEST_TMPDIR/with.err" || return 1
-    assert_done $mode || return 1
+    OFFLOAD_STEP=$mode offloaded --steps 4
+    clean $mode || return 1
     assert_same san || return 1
+  done
+}
+
+# types SAN: a few steps of every type, with three states, by cpu.
+types() {
+  sanitized "$1" || return 1
+  for entry in 0 1 2 3 4; do
+    OFFLOAD_STEP=cpu under_preload "$SIM" "$BUILD/tests/e2e/step_program" "$BUILD/tests/e2e/exact-212-adam_amsgrad.ptx" \
+      small=1 hostile=1 steps=3 entry=$entry
+    clean cpu || return 1
   done
 }
 
@@ -43,10 +64,16 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=
 @test "a whole run under the preload is clean under AddressSanitizer and UBSan" {
   whole address,undefined
 }
+@test "steps of every type by cpu are clean under AddressSanitizer and UBSan" {
+  types address,undefined
+}
 @test "the unit tests, the simulated GPU's among them, run clean under ThreadSanitizer" {
   built thread
   unit thread
 }
 @test "a whole run under the preload is clean under ThreadSanitizer" {
   whole thread
+}
+@test "steps of every type by cpu are clean under ThreadSanitizer" {
+  types thread
 }

@@ -1,6 +1,7 @@
 /* A driver-API program that trains nothing but steps: memsets and launches of a fused Adam kernel,
    queued up without a single synchronisation until the end, which is what shows a missing wait.
-   Prints hashes of p, m, v; the same numbers are expected with and without the preload.
+   Prints hashes of p, m, v; the same numbers are expected with and without the preload. Longer than most
+   rooms: one word of it is one thing that programs do, and tests combine them.
 
    step_program KERNEL.ptx [name=value ...]
      entry=0          which of the file's fused Adam kernels; its name tells types, number of lists and arguments
@@ -399,7 +400,8 @@ int main(int count, char **list) {
       s.lr = lr / (1 + 0.1 * step);
     const int branches = (int)option("branches", 0);
     if (branches) {
-      s.lr = lr / (1 + 0.05 * (step / 3));
+      const int decline = step / 3;
+      s.lr = lr / (1 + 0.05 * decline);
       s.decay = step % 5 == 1 ? 0 : option("decay", 0.1);
       s.maximize = step % 4 == 2;
       s.lr_pointer = step % 6 == 3 ? (const float *)(uintptr_t)words : NULL;
