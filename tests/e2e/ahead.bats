@@ -56,6 +56,7 @@ MANY=(launches=300 tensors=1 elements=512 at=300)
 }
 
 @test "the trace shows the gradients of a launch on their way before the launch in front of it has ended" {
+  # shellcheck disable=SC2016 # the variables are jq's
   local early='
     def last(n): sort_by(.ts) | .[-n:];
     [.traceEvents[] | select(.ph == "X")] as $all |

@@ -43,7 +43,7 @@ enum { GRAIN = 128, LISTS = 4 };
 static int argument_count;
 static char **argument_list;
 
-static const char *text(const char *name) {
+static const char *setting(const char *name) {
   const size_t length = strlen(name);
   for (int i = 2; i < argument_count; i++)
     if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
@@ -52,7 +52,7 @@ static const char *text(const char *name) {
 }
 
 static double option(const char *name, double otherwise) {
-  const char *found = text(name);
+  const char *found = setting(name);
   return found ? strtod(found, NULL) : otherwise;
 }
 
@@ -350,7 +350,7 @@ int main(int count, char **list) {
   }
   argument_count = count;
   argument_list = list;
-  between = text("between") ? text("between") : "nothing";
+  between = setting("between") ? setting("between") : "nothing";
   CUdevice device;
   CUcontext context;
   CUmodule module, own;
