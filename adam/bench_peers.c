@@ -12,6 +12,9 @@
 struct peer {
   const struct adam_api *api;
   struct adam_team *team;
+  struct adam_job
+      *jobs; /* room for a step's list, kept: new memory at every step would be measured, too */
+  size_t room;
 };
 
 /* NULL with a sentence in `why`. */
@@ -40,7 +43,7 @@ struct peer *peer_open(const char *companion, int isa, int threads, char *why, s
     free(peer);
     return NULL;
   }
-  peer->api = api;
+  *peer = (struct peer){.api = api};
   peer->team = api->team_create(threads, (enum adam_isa)isa, why, why_bytes);
   if (!peer->team) {
     free(peer);
@@ -79,9 +82,14 @@ int peer_step(struct peer *peer, int generation, int gradient_type, int state_ty
   const size_t state_bytes = adam_type_bytes(job.state_type);
   const size_t update_bytes = adam_type_bytes(adam_type_opmath(job.state_type));
   const size_t count = (size_t)((elements + tensor - 1) / tensor);
-  struct adam_job *jobs = malloc(count * sizeof *jobs);
-  if (!jobs)
+  if (count > peer->room) {
+    free(peer->jobs);
+    peer->jobs = malloc(count * sizeof *peer->jobs);
+    peer->room = peer->jobs ? count : 0;
+  }
+  if (count > peer->room)
     return 0;
+  struct adam_job *jobs = peer->jobs;
   for (size_t i = 0; i < count; i++) {
     const uint64_t first = i * stride, place = slots ? i % slots * tensor : first;
     job.gradient = (const char *)gradient + place * gradient_bytes;
@@ -91,9 +99,7 @@ int peer_step(struct peer *peer, int generation, int gradient_type, int state_ty
     job.elements = elements - i * tensor < tensor ? elements - i * tensor : tensor;
     jobs[i] = job;
   }
-  const bool done = slots ? one_by_one(peer, jobs, count) : all_at_once(peer, jobs, count);
-  free(jobs);
-  return done;
+  return slots ? one_by_one(peer, jobs, count) : all_at_once(peer, jobs, count);
 }
 
 void peer_triad(float *to, const float *left, const float *right, uint64_t elements, int threads) {

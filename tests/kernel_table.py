@@ -158,7 +158,7 @@ class Runs:
         piece = "2MiB" if large else "16KiB"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("OFFLOAD_", "GPUSIM_", "LD_PRELOAD"))}
         self.environment |= {"GPUSIM_GRANULARITY": piece, "GPUSIM_MEMORY": "8GiB"}
-        self.preload = {"LD_PRELOAD": str(BUILD / "liboffload.so"), "OFFLOAD_PIECE": piece, "OFFLOAD_MIN_ALLOCATION": piece,
+        self.preload = {"LD_PRELOAD": os.environ.get("LIBOFFLOAD") or str(BUILD / "liboffload.so"), "OFFLOAD_PIECE": piece, "OFFLOAD_MIN_ALLOCATION": piece,
                         "OFFLOAD_LOG": "quiet", "OFFLOAD_THREADS": "2", "OFFLOAD_REPORT": str(self.folder / "report.json"),
                         "GPUSIM_REPORT": str(self.folder / "sim.json")}
 

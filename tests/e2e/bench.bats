@@ -58,7 +58,7 @@ peers() {
   output=$1
   shift
   env LD_LIBRARY_PATH="$BATS_TEST_TMPDIR/libraries:$BUILD/gpusim" PYTHONPYCACHEPREFIX="$BATS_TEST_TMPDIR/pycache" \
-    "$environment/bin/python" "$ROOT/adam/bench_peers.py" --companion "$BUILD/liboffload-adam.so" --work "$BUILD/bench_peers" \
+    "$environment/bin/python" "$ROOT/adam/bench_peers.py" --companion "$BUILD/liboffload-adam.so" --work "${work:-$BUILD/bench_peers}" \
     --output "$output" --elements 200000 --rounds 1 --threads 1 "$@"
 }
 
@@ -86,4 +86,18 @@ peers_shape() {
   peers_shape "$BATS_TEST_TMPDIR/peers.json"
   jq -e '[.rows[] | select(.case == ("f32 staged", "f32 dram", "bf16 avx2")) | .deepspeed_params_per_s > 0 and .ratio_deepspeed > 0] |
     length == 3 and all' "$BATS_TEST_TMPDIR/peers.json"
+}
+
+@test "bench-peers stops at a contestant that does no step" {
+  work=$BATS_TEST_TMPDIR/work
+  mkdir "$work"
+  sed 's/= peer->api->step(peer->team, &jobs\[i\])/= peer \&\& jobs/' "$ROOT/adam/bench_peers.c" >"$work/idle.c"
+  run cmp -s "$work/idle.c" "$ROOT/adam/bench_peers.c"
+  [ "$status" -eq 1 ]
+  ${CC:-gcc} -O2 -fPIC -fopenmp -I"$ROOT/adam" -shared "$work/idle.c" -o "$work/libpeers.so" -ldl
+  run peers "$BATS_TEST_TMPDIR/peers.json" --without-deepspeed
+  [[ $output != *"no environment with PyTorch"* ]] || skip "no environment with PyTorch: make pytorch-environment"
+  [ "$status" -ne 0 ]
+  [[ $output == *"f32 staged: ours left its arrays as they were"* ]]
+  [ ! -e "$BATS_TEST_TMPDIR/peers.json" ]
 }

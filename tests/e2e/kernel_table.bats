@@ -6,7 +6,7 @@ load ../lib/e2e
 
 SLICES=24
 TABLE=$ROOT/tests/kernel_table.py
-export OFFLOAD_TEST_BUILD=$BUILD
+export OFFLOAD_TEST_BUILD=$BUILD LIBOFFLOAD
 
 @test "today's slice of PyTorch's kernels gives, by cpu and by stream, what shim/README.md says" {
   run -0 python3 "$TABLE" --slice "$((10#$(date +%j) % SLICES))/$SLICES"

@@ -400,7 +400,8 @@ int main(int count, char **list) {
       s.lr = lr / (1 + 0.1 * step);
     const int branches = (int)option("branches", 0);
     if (branches) {
-      s.lr = lr / (1 + 0.05 * (step / 3));
+      const int decline = step / 3;
+      s.lr = lr / (1 + 0.05 * decline);
       s.decay = step % 5 == 1 ? 0 : option("decay", 0.1);
       s.maximize = step % 4 == 2;
       s.lr_pointer = step % 6 == 3 ? (const float *)(uintptr_t)words : NULL;
