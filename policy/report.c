@@ -427,8 +427,7 @@ static void write_functions(struct json *json) {
   json_end(json, ']');
 }
 
-static int write_json(int fd, const void *context) {
-  const struct config *config = context;
+int report_json(int fd, const struct config *config) {
   struct json writer, *json = &writer;
   json_open(json, fd);
   json_begin(json, NULL, '{');
@@ -457,7 +456,7 @@ static int write_json(int fd, const void *context) {
 }
 
 int report_write(const struct config *config, const char *path) {
-  return report_file_write(path, write_json, config);
+  return report_file_write(path, config);
 }
 
 /* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not

@@ -19,13 +19,15 @@ struct write_hold {
 void write_hold(struct write_hold *);
 void write_release(const struct write_hold *);
 
-/* Writes the report to `fd`; 0 or an errno. */
-typedef int report_writer(int fd, const void *context);
+struct config;
+
+/* The report as JSON (report.c); 0 or an errno. */
+int report_json(int fd, const struct config *);
 
 /* The path that a setting means for this process: %p becomes its number, so that several processes under one setting each write
    a report of their own. False when it is too long. */
 bool report_file_path(const char *setting, char *path, size_t path_bytes);
 
 /* 0 or an errno; after an error what stood at the path is as it was. */
-int report_file_write(const char *path, report_writer *writer, const void *context);
+int report_file_write(const char *path, const struct config *);
 #endif
