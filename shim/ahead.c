@@ -73,6 +73,31 @@ void ahead_close(const char *what) {
   }
 }
 
+/* Whether a newer function was handed out, and the first one's name, which is there before the flag. */
+static _Atomic bool forbidden, forbidding;
+static char newer[64];
+
+void ahead_forbid(const char *function) {
+  if (atomic_exchange_explicit(&forbidding, true, memory_order_relaxed))
+    return;
+  strncpy(newer, function, sizeof newer - 1);
+  atomic_store_explicit(&forbidden, true, memory_order_release);
+}
+
+/* Whether windows may open. */
+static bool allowed(void) {
+  if (!process_config()->test_ahead)
+    return false;
+  if (!atomic_load_explicit(&forbidden, memory_order_acquire))
+    return true;
+  ahead_close("a newer function of the driver");
+  report_reason(
+      "launches of a step wait for those in front of them: the driver gave the program %s, "
+      "which is newer than CUDA %d.%d and not known here",
+      newer, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+  return false;
+}
+
 /* ---- regions ---- */
 
 static bool add(struct regions *list, uintptr_t start, size_t bytes, unsigned what) {
@@ -197,12 +222,10 @@ static bool same_stream(CUstream stream, CUcontext context) {
 
 /* Opens this launch's window. True when the one before was still open, is its own and of the same step. *closed: but for
    that something had closed it. Under the mutex. */
-static bool goes_on(const struct plan *plan, bool streamed, bool *closed) {
+static bool goes_on(const struct plan *plan, bool streamed, bool may, bool *closed) {
   const uint64_t number = window.number + 2, step = state_step(), moved = moves();
   const uint64_t before =
-      process_config()->test_ahead
-          ? atomic_exchange_explicit(&ahead_window, number | 1, memory_order_seq_cst)
-          : 0;
+      may ? atomic_exchange_explicit(&ahead_window, number | 1, memory_order_seq_cst) : 0;
   const bool open = window.count && before == window.number;
   const bool mine = same_stream(plan->stream, plan->ring->context) && window.step == step &&
                     window.moves == moved && window.streamed == streamed;
@@ -220,8 +243,9 @@ static bool goes_on(const struct plan *plan, bool streamed, bool *closed) {
 void ahead_launch(struct plan *plan, bool streamed, CUevent begin) {
   unsigned found = READ_EARLY | WRITE_EARLY | SCALAR;
   bool closed;
+  const bool may = allowed();
   pthread_mutex_lock(&mutex);
-  const bool going_on = goes_on(plan, streamed, &closed);
+  const bool going_on = goes_on(plan, streamed, may, &closed);
   if (!going_on)
     window.count = 0;
   if (window.count == AHEAD_LAUNCHES)

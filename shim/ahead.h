@@ -33,6 +33,10 @@ static inline bool ahead_open(void) {
   return __builtin_expect(atomic_load_explicit(&ahead_window, memory_order_seq_cst) & 1, 0);
 }
 
+/* The program was given a driver function that is newer than the header of this build: nobody knows what it
+   does, so no window opens any more. Any time, also before the driver's start: nothing is told yet. */
+void ahead_forbid(const char *function);
+
 /* Something that is not known came to pass; `what` names the call. */
 void ahead_close(const char *what);
 

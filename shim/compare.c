@@ -73,6 +73,7 @@ static void tell(const struct adam_api *api, const struct config *config,
     atomic_fetch_add_explicit(&function->row->mismatches, 1, memory_order_relaxed);
   if (atomic_exchange_explicit(function->differed, 1, memory_order_relaxed))
     return;
+  const uint64_t element = check->first_element + i;
   char ours[64], kernels[64], doubt[96];
   number_text(api, two, two->ours, i, ours, sizeof ours);
   number_text(api, two, two->kernel, i, kernels, sizeof kernels);
@@ -81,7 +82,7 @@ static void tell(const struct adam_api *api, const struct config *config,
   report_notice("OFFLOAD_VERIFY: %s, tensor %u of the launch (parameter at %#llx): %s[%llu] is %s "
                 "from the CPU, %s from the program's kernel; %s",
                 function->name, check->tensor, (unsigned long long)check->parameter, two->name,
-                (unsigned long long)(check->first_element + i), ours, kernels, doubt);
+                (unsigned long long)element, ours, kernels, doubt);
   if (!stop)
     return;
   report_notice("OFFLOAD_VERIFY: the job is stopped by a CUDA error: go back to a checkpoint from "

@@ -287,3 +287,18 @@ ASYNC(cuMemcpy3DBatchAsync_v2,
 MEMSET(8, unsigned char)
 MEMSET(16, unsigned short)
 MEMSET(32, unsigned)
+
+/* ---- words ---- */
+
+#define WORD(symbol, bits, per_thread)                                                             \
+  COPY(symbol, (CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned flags),     \
+       (stream, address, value, flags), WRITES(address, bits / 8),                                 \
+       hook_stream(stream, per_thread))
+WORD(cuStreamWriteValue32, 32, false)
+WORD(cuStreamWriteValue32_ptsz, 32, true)
+WORD(cuStreamWriteValue32_v2, 32, false)
+WORD(cuStreamWriteValue32_v2_ptsz, 32, true)
+WORD(cuStreamWriteValue64, 64, false)
+WORD(cuStreamWriteValue64_ptsz, 64, true)
+WORD(cuStreamWriteValue64_v2, 64, false)
+WORD(cuStreamWriteValue64_v2_ptsz, 64, true)

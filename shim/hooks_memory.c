@@ -90,10 +90,6 @@ ALLOCATE(cuMemAllocFromPoolAsync,
 ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
          (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),
          (pointer, bytes, pool, stream))
-ALLOCATE(cuMemCreate,
-         (CUmemGenericAllocationHandle * handle, size_t bytes,
-          const CUmemAllocationProp *properties, unsigned long long flags),
-         (handle, bytes, properties, flags))
 
 /* Memory of cuMemAlloc may be freed in stream order too. A range can't be, without a call from the
    stream; so the host waits for the stream, which is later than asked for and never too early. A

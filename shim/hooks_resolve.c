@@ -20,11 +20,24 @@ CUresult hook_cuGetProcAddress(const char *name, void **pointer, int version, cu
   return result;
 }
 
+/* Whether this build's header has the function: it is what the driver gives for that header's version, too. */
+static bool in_header(const char *name, const void *real, cuuint64_t flags) {
+  void *known = NULL;
+  CUdriverProcAddressQueryResult status;
+  return driver_call(cuGetProcAddress_v2, (name, &known, CUDA_VERSION, flags, &status)) ==
+             CUDA_SUCCESS &&
+         known == real;
+}
+
 CUresult hook_cuGetProcAddress_v2(const char *name, void **pointer, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *status) {
   CUresult result = driver_call(cuGetProcAddress_v2, (name, pointer, version, flags, status));
-  if (result == CUDA_SUCCESS && pointer)
-    *pointer = driver_route_address(*pointer);
+  if (result != CUDA_SUCCESS || !pointer || !*pointer)
+    return result;
+  void *const real = *pointer;
+  *pointer = driver_route_address(real);
+  if (*pointer == real && version > CUDA_VERSION && !in_header(name, real, flags))
+    ahead_forbid(name);
   return result;
 }
 

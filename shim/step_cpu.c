@@ -243,7 +243,8 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
           candidate->amsgrad ? (void *)run_address(plan, run, LIST_MAX_EXP_AVG_SQ) : NULL,
       .update = slot->update,
       .elements = run->elements,
-      .check = run->verified ? piece->verification->check : (struct piece_check){.words = NULL},
+      .check =
+          piece->verification ? piece->verification->check : (struct piece_check){.words = NULL},
   };
   worker_step(ring->worker, &job);
 
@@ -259,7 +260,7 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
                      ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
   CUresult result = CUDA_SUCCESS;
-  if (run->verified && (result = verify_down(plan, run, piece->verification)) != CUDA_SUCCESS)
+  if (piece->verification && (result = verify_down(plan, run, piece->verification)) != CUDA_SUCCESS)
     return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
@@ -286,14 +287,14 @@ static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
   if (step->up_waits)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->begin, 0));
   step->up_waits = false;
-  if (piece->run->verified) {
+  if (piece->verification) {
     parameter.p = piece->verification->parameter;
     parameter.g = piece->verification->gradient;
   }
   PLAN_TRY(plan,
            kernels_apply(&ring->kernels, &parameter, slot->first, piece->generation, ring->up));
   CUresult result = CUDA_SUCCESS;
-  if (piece->run->verified &&
+  if (piece->verification &&
       (result = verify_up(plan, piece->run, piece->verification)) != CUDA_SUCCESS)
     return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));

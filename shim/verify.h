@@ -13,7 +13,7 @@
 
    Scratch, all made before the first driver call of a launch: VERIFY_SLOTS blocks on the device (the
    kernel's lists, then a parameter and a gradient of ours), as many pinned (words, the kernel's lists,
-   ours), for `all` copies of the state on the host. Where the device has no room, N goes on without and
+   ours; for `all` the state that the CPU works on). Where the device has no room, N goes on without and
    counts, and `all` leaves the step to `stream`.
 
    Which pieces: with turns t = 0, 1, ... (a function's CPU steps) and i = 0, 1, ... (its pieces in that

@@ -110,7 +110,7 @@ static bool same_results(const struct proof_job *job, unsigned one, unsigned oth
   const struct kernel_shape shape = shape_of(&job->candidate);
   const struct probe_results a = results_of(job, one), b = results_of(job, other);
   return memcmp(a.results, b.results, lists_bytes(&shape, PROBE_ELEMENTS)) == 0 &&
-         (!a.fine || memcmp(a.fine, b.fine, fine_bytes(&shape)) == 0);
+         (!a.fine || !b.fine || memcmp(a.fine, b.fine, fine_bytes(&shape)) == 0);
 }
 
 /* Whether the program's kernel skips this launch: *found_inf is 1, and it left the probes alone. */

@@ -56,6 +56,7 @@ MANY=(launches=300 tensors=1 elements=512 at=300)
 }
 
 @test "the trace shows the gradients of a launch on their way before the launch in front of it has ended" {
+  # shellcheck disable=SC2016 # the variables are jq's
   local early='
     def last(n): sort_by(.ts) | .[-n:];
     [.traceEvents[] | select(.ph == "X")] as $all |
@@ -139,5 +140,14 @@ step_ns() {
   for mode in cpu stream; do
     ahead $mode 25544_float-adamw 6 0 shared=2
     ahead $mode 25544_float-adam 6 0 shared=2
+  done
+}
+
+@test "a program that was given a driver function newer than the library's header is fetched nothing ahead" {
+  export GPUSIM_DRIVER=13.1
+  for mode in cpu stream; do
+    ahead $mode 25544_float-adamw 9 0 newer=13000
+    ahead $mode 25544_float-adamw 0 0 newer=1
+    expect '.reasons | map(test("the driver gave the program cuLaunchHostFunc, which is newer than CUDA 13.0")) | any' "the reason"
   done
 }

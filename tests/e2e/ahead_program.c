@@ -25,6 +25,7 @@
        pool           memory is allocated in stream order
        unknown        an event is recorded
      shared=0         1: this launch's gradients are those of the launch before; 2: its parameters
+     newer=0          1: asks for a driver function by the version that had it first, 13.1; more: by that version
      lr_pointer=0 grad_scale=0 decay=0.1 */
 #define _GNU_SOURCE
 #include "tests/e2e/adam_list.h"
@@ -42,7 +43,7 @@ enum { GRAIN = 128, LISTS = 4 };
 static int argument_count;
 static char **argument_list;
 
-static const char *text(const char *name) {
+static const char *setting(const char *name) {
   const size_t length = strlen(name);
   for (int i = 2; i < argument_count; i++)
     if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
@@ -51,7 +52,7 @@ static const char *text(const char *name) {
 }
 
 static double option(const char *name, double otherwise) {
-  const char *found = text(name);
+  const char *found = setting(name);
   return found ? strtod(found, NULL) : otherwise;
 }
 
@@ -349,7 +350,7 @@ int main(int count, char **list) {
   }
   argument_count = count;
   argument_list = list;
-  between = text("between") ? text("between") : "nothing";
+  between = setting("between") ? setting("between") : "nothing";
   CUdevice device;
   CUcontext context;
   CUmodule module, own;
@@ -390,6 +391,14 @@ int main(int count, char **list) {
   }
   if (is("graph"))
     capture();
+  const int version = (int)option("newer", 0);
+  void *function = NULL;
+  CUdriverProcAddressQueryResult status;
+  if (version) {
+    CU(cuGetProcAddress("cuLaunchHostFunc", &function, version > 1 ? version : 13010,
+                        CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+    printf("a function: %d\n", function != NULL);
+  }
   CU(cuCtxSynchronize());
   const int step_count = (int)option("steps", 4);
   for (int step = 0; step < step_count; step++) {

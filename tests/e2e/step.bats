@@ -414,6 +414,10 @@ refused_variants() {
 
 @test "staging as small as two slots of a chunk is enough" {
   OFFLOAD_DEVICE_STAGING=1100KiB both 25544_float-adam
+  # a launch of many groups, the copies down or up late: a slot waits for its own
+  for slow in 3 4 5; do
+    GPUSIM_SLOW_STREAM=$slow GPUSIM_SLOW_US=1000 OFFLOAD_DEVICE_STAGING=1100KiB OFFLOAD_STEP=stream full=1 compare stream 25544_float-adam steps=3
+  done
 }
 
 @test "little state takes little staging: what is free on the device stays free for the program" {

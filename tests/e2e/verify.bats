@@ -26,13 +26,13 @@ verified() {
 alone() {
   local kernel=$KERNELS/$1.ptx
   shift
-  "$SIM" "$PROGRAM" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/without.out"
+  "$SIM" "$PROGRAM" "$kernel" small="${small-1}" "$@" >"$BATS_TEST_TMPDIR/without.out"
 }
 
 # with VERIFY KERNEL OPTIONS...: with it.
 with() {
   local kernel=$KERNELS/$2.ptx
-  OFFLOAD_VERIFY=$1 under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" small=1 "${@:3}"
+  OFFLOAD_VERIFY=$1 under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" small="${small-1}" "${@:3}"
 }
 
 # compare N STEPS KERNEL OPTIONS...: the same bits, and exactly the pieces of so many CPU steps compared, none of which differed.
@@ -54,7 +54,7 @@ compare() {
 
 # wrong_companion: the library beside one whose step WRONG_ADAM makes wrong.
 wrong_companion() {
-  cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/"
+  [ "$LIBOFFLOAD" = "$BATS_TEST_TMPDIR/liboffload.so" ] || cp "$LIBOFFLOAD" "$BATS_TEST_TMPDIR/"
   cp "$BUILD/test/liboffload-adam-wrong.so" "$BATS_TEST_TMPDIR/liboffload-adam.so"
   LIBOFFLOAD=$BATS_TEST_TMPDIR/liboffload.so
 }
@@ -133,6 +133,11 @@ for text, bits in zip(sys.argv[1::2], sys.argv[2::2]):
     assert struct.pack(">f", float(text)) == bytes.fromhex(bits), (text, bits)
 EOF
   [ "$(grep -c 'exp_avg\[30000\] is' "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
+  # A tensor of ten chunks, each a piece of its own: the fourth, in which 30000 is counted from the tensor's beginning.
+  wrong_companion
+  export WRONG_ADAM="v 30000 3 0" OFFLOAD_DEVICE_STAGING=1100KiB small=0
+  with 1 25544_float-adamw steps=2 copies=0
+  expect '.reasons | map(test("tensor 0 of the launch .*: exp_avg_sq.226608. is .*in doubt: step 2$")) | any' "the element of the tensor"
 }
 
 @test "after a difference the function is streamed; with OFFLOAD_VERIFY_ACTION=warn the job goes on" {

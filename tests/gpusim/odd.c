@@ -12,7 +12,7 @@ static const struct {
 } releases[] = {
     {"11.8", 11080, 78}, {"12.0", 12000, 80}, {"12.1", 12010, 81}, {"12.2", 12020, 82},
     {"12.3", 12030, 83}, {"12.4", 12040, 84}, {"12.5", 12050, 85}, {"12.6", 12060, 85},
-    {"12.8", 12080, 87}, {"12.9", 12090, 88}, {"13.0", 13000, 90},
+    {"12.8", 12080, 87}, {"12.9", 12090, 88}, {"13.0", 13000, 90}, {"13.1", 13010, 91},
 };
 enum { RELEASES = sizeof releases / sizeof *releases };
 
@@ -23,8 +23,8 @@ static const char *const oddities[] = {
 };
 enum { ODDITIES = sizeof oddities / sizeof *oddities };
 
-static int release = RELEASES - 1;
-static unsigned odd; /* a bit per oddity */
+static int release = RELEASES - 2; /* 13.0, as in switches.def */
+static unsigned odd;               /* a bit per oddity */
 
 static void parse_oddities(const char *value) {
   char list[256], known[256] = "expected, separated by commas:";
@@ -48,7 +48,7 @@ void gpusim_odd_configure(void) {
     release++;
   if (release == RELEASES)
     gpusim_settings_refuse("GPUSIM_DRIVER", wanted,
-                           "expected 11.8, 12.0 to 12.6, 12.8, 12.9 or 13.0");
+                           "expected 11.8, 12.0 to 12.6, 12.8, 12.9, 13.0 or 13.1");
   if (gpusim_settings.odd != NULL)
     parse_oddities(gpusim_settings.odd);
 }
@@ -68,7 +68,7 @@ bool gpusim_has_vmm(void) {
 int gpusim_ptx_acceptable_version(const char *ptx) {
   int major, minor;
   if (ptx == NULL)
-    return release < RELEASES - 1;
+    return releases[release].version < 13000;
   while (*ptx == ' ' || *ptx == '\t' || *ptx == '\n' || *ptx == '\r' || *ptx == '/') {
     if (*ptx == '/') /* a comment line before the version */
       ptx += strcspn(ptx, "\n");

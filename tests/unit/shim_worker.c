@@ -172,6 +172,24 @@ static void test_refusal(struct worker *worker) {
          "the verdict asks the program's kernel, and the refusal is known");
 }
 
+/* Tensors with the same step counter, which share what is computed: the second one's probe is wrong. */
+static void test_refusal_of_equals(struct worker *worker) {
+  struct slot *slot = &slots[0];
+  const struct proof_job proof = proof_job(3, 2);
+  const struct piece_job piece = piece_job(slot, 3, 0, true);
+  worker_prove(worker, &proof);
+  worker_step(worker, &piece);
+  device_proof(1, 5, false);
+  results.gathered[1] = results.gathered[0];
+  *probe_of(1) = *probe_of(0);
+  probe_of(1)->v[200] *= 2;
+  atomic_store_explicit(&proof_ready, 3, memory_order_release);
+  atomic_store_explicit(&slot->words.ready, 3, memory_order_release);
+  wait_done(slot, 3);
+  tap_ok(atomic_load(&slot->words.status) == slot_status(3, SLOT_REFUSED),
+         "a wrong probe is seen beside a right one with the same step counter");
+}
+
 /* Plays the down stream of many launches, each with a piece per slot. */
 struct device {
   uint32_t first, count;
@@ -286,6 +304,7 @@ int main(void) {
   test_signals();
   test_order(worker);
   test_refusal(worker);
+  test_refusal_of_equals(worker);
   test_many(worker);
 
   float g[4] = {1, 2, 3, 4}, m[4] = {0}, v[4] = {0}, u[4] = {0};

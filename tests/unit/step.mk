@@ -1,7 +1,7 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
   $(B)/policy/groups.o $(B)/policy/cpus.o
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_ring shim_staging shim_kernels)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
@@ -10,7 +10,7 @@ $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_worker: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
@@ -101,6 +101,15 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
+
+# State that is touched between two steps: tests/e2e/early.bats.
+$(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+$(STEP_E2E)/touch.ptx: tests/e2e/early/touch.cu
+	@mkdir -p $(@D)
+	$(STEP_NVCC) -o $@ $<
+test-programs: $(STEP_E2E)/early $(STEP_E2E)/touch.ptx
 
 # A fused Adam kernel as the images that tests/e2e/older_drivers.bats loads: of two architectures, packed and not.
 OLDER_IMAGES := $(addprefix $(STEP_E2E)/images/,plain.fatbin lz4.fatbin zstd.fatbin)
