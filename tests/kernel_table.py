@@ -287,7 +287,7 @@ def measure_large(row):
     chunks, steps = LARGE[row.scalars][2], 3
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(folder, *find_kernel(row), large=True)
-        runs.alone([f"chunks={chunks}", "hostile=1", "changing_lr=1", "copies=0", f"steps={steps}"])
+        runs.alone([f"chunks={chunks}", "hostile=1", "changing_lr=1", "copies=0", "sync=1", f"steps={steps}"])
         for mode in ("cpu", "stream"):
             if runs.expect(runs.offloaded(mode), mode, generation_of(row), 0) != 2:
                 raise Wrong(f"{mode}: {chunks} chunks are not two launches")
