@@ -10,7 +10,8 @@
      (copies, memsets, parameters of kernels, lists); none of their pieces has moved; no launch came by
      that may write anywhere (graphs, collectives, kernels whose parameters can't be read);
    - when it was copied, no other stream that had touched the allocations had work left;
-   - no launch that went another way has stepped any of it.
+   - no launch that went another way has stepped any of it, and none of ours has written to it as a parameter or
+     a gradient that it divides.
    What kernels write through addresses that they find in memory is not seen.
 
    Behind a step only groups are copied whose allocations nothing wrote to between the last two steps: what
@@ -31,7 +32,7 @@ struct staging_slot *early_use(struct ring *, const struct group *);
 /* A slot holds this group from now on, not early. */
 void early_hold(struct staging_slot *, const struct group *);
 
-/* A launch that does not go through staging steps this state. */
+/* A launch steps this state without staging, or writes to it as something else. */
 void early_stepped(struct ring *, uintptr_t home, size_t bytes);
 
 /* Nothing is expected any more: before the slots go. */

@@ -93,13 +93,35 @@ static void step_past_staging(struct ring *ring) {
         early_stepped(ring, tensors[i].states[k], tensors[i].bytes);
 }
 
+/* What the launch writes beside its own state, parameters and divided gradients, may be other launches' state: of an
+   optimizer that trains another one's moments, say. */
+static void note_written(const struct plan *plan, struct ring *ring) {
+  const struct family *family = &plan->function->family;
+  const enum tensor_list last = plan->arguments.grad_scale ? LIST_GRADIENT : LIST_PARAMETER;
+  const unsigned char *metadata = plan->arguments.metadata;
+  unsigned before = family->tensors;
+  for (unsigned block = 0; ring && block < plan->launch->grid[0]; block++) {
+    const unsigned tensor = metadata_block_tensor(family, metadata, block);
+    if (tensor == before)
+      continue;
+    before = tensor;
+    const size_t elements = (size_t)metadata_elements(family, metadata, tensor);
+    for (unsigned list = LIST_PARAMETER; list <= (unsigned)last; list++)
+      early_stepped(ring, metadata_address(family, metadata, (enum tensor_list)list, tensor),
+                    elements * family->parameter_bytes);
+  }
+}
+
 /* The launch as it came, over pages wherever they are. */
 static CUresult launch_direct(struct plan *plan, const char *why) {
   const struct launch *launch = plan->launch;
   struct report_function *row = plan->function->row;
   CUcontext context = NULL;
-  if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS)
-    step_past_staging(ring_find(context));
+  if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS) {
+    struct ring *ring = ring_find(context);
+    step_past_staging(ring);
+    note_written(plan, ring);
+  }
   say_mode(plan, "direct", why);
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
@@ -357,6 +379,7 @@ static CUresult carry_out(struct plan *plan) {
     return launch_direct(plan, unstaged);
   if (cpu)
     step_past_staging(plan->ring);
+  note_written(plan, plan->ring);
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);

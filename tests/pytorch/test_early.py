@@ -28,3 +28,22 @@ def touched(t):
     train(t, model, optimizer, steps=3, first=19, name="scaled ", loss=loss)
     t.check("state was copied up early and used", lambda delta: delta["totals"]["early_bytes_used"] > 0)
     record(t, model, optimizer)
+
+
+@case("AdamW fp32", modes="stream")
+def divided(t):
+    """state that an earlier group of the step has as its gradient, and divides, is stepped as it is then"""
+    first, second = (torch.nn.Parameter(torch.linspace(-1, 1, 1 << 20).to("cuda")) for _ in range(2))
+    optimizer = torch.optim.AdamW([{"params": [first]}, {"params": [second]}], lr=3e-3, fused=True)
+    scale, found_inf = torch.full((), 2.0).to("cuda"), torch.zeros(()).to("cuda")
+    first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
+    for step in range(10):
+        if step == 6:
+            first.grad = optimizer.state[second]["exp_avg"]
+            optimizer.grad_scale, optimizer.found_inf = scale, found_inf
+        optimizer.step()
+    t.check("state was copied up early and used", lambda delta: delta["totals"]["early_bytes_used"] > 0)
+    for name, p in (("first", first), ("second", second)):
+        t.record(name, p)
+        for key in ("exp_avg", "exp_avg_sq"):
+            t.record(f"{name} {key}", optimizer.state[p][key])
