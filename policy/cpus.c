@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,13 +41,13 @@ unsigned cpus_threads_of(unsigned allowed, unsigned present, unsigned quota, uns
 /* As large a set as the kernel wants; 1 when it can't be had. */
 static unsigned allowed_cpus(void) {
   for (int count = 1024; count <= CPUS_MOST; count *= 2) {
-    cpu_set_t *set = CPU_ALLOC((size_t)count);
     const size_t bytes = CPU_ALLOC_SIZE((size_t)count);
+    cpu_set_t *set = malloc(bytes); /* CPU_ALLOC is no function of musl's */
     if (!set)
       return 1;
     const int failure = sched_getaffinity(0, bytes, set) ? errno : 0;
     const int cpus = failure ? 1 : CPU_COUNT_S(bytes, set);
-    CPU_FREE(set);
+    free(set);
     if (failure != EINVAL) /* EINVAL: the kernel's set is larger */
       return (unsigned)cpus;
   }

@@ -30,5 +30,6 @@ struct group_kind {
 
 /* Each group's directory from ours up to the mount's root. */
 typedef void group_visit(const char *root, const char *directory, void *argument);
-void groups_visit(const struct group_kind *, const char *root, group_visit *, void *argument);
+void groups_visit(const struct group_kind *kind, const char *root, group_visit *visit,
+                  void *argument);
 #endif

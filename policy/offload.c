@@ -193,7 +193,7 @@ enum loaded { LOADED_YES, LOADED_NO, LOADED_UNKNOWN };
 
 /* What the child's memory map says. Preloaded libraries are mapped before any other: once libc is there without ours, ours
    will not come. */
-static enum loaded look(pid_t child, const char *library) {
+static enum loaded look_once(pid_t child, const char *library) {
   char path[64], *line = NULL;
   size_t line_bytes = 0;
   enum loaded answer = LOADED_UNKNOWN;
@@ -215,6 +215,12 @@ static enum loaded look(pid_t child, const char *library) {
   free(line);
   fclose(maps);
   return answer;
+}
+
+/* The map is read in parts, and ends early when the child does in between: then there is none the next time. */
+static enum loaded look(pid_t child, const char *library) {
+  const enum loaded answer = look_once(child, library);
+  return answer == LOADED_NO ? look_once(child, library) : answer;
 }
 
 /* Forks; in the child executes the command. The pipe closes by itself when that succeeds, and carries errno when not. */

@@ -130,7 +130,7 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
       export "OFFLOAD_$name=${VALUES[$value]}"
       job "OFFLOAD_$name, $value"
       case $kind in
-      WORD_* | SIZE | BYTES | COUNT | FLAG) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
+      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
       LIST) [ "$(complaints "$name")" -eq 0 ] ;;
       PATH) ;; # below
       *) echo "variables.def has a new kind: $kind" && return 1 ;;
@@ -180,6 +180,7 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
   while read -r name kind; do
     case $kind in
     SIZE | BYTES) set -- 0 1 18446744073709551615 16777215TiB ;;
+    SAMPLE) set -- 0 1 10000 all ;;
     COUNT) set -- 0 1 4096 ;;
     FLAG) set -- 0 1 ;;
     *) continue ;;

@@ -111,9 +111,9 @@ EOF
   readelf -d "$BUILD/gpusim/libcudart.so.13" | grep -F 'soname: [libcudart.so.13]'
 }
 
-@test "the driver exports exactly the committed names" {
+@test "the driver exports exactly the committed names of its version, 13.0" {
   nm -D --defined-only "$BUILD/gpusim/libcuda.so.1" | awk '$3 ~ /^cu/ { print $3 }' | sort >exported
-  grep -v '^#' "$ROOT/tests/gpusim/gen/driver_names.txt" | cut -f 1 | sort >committed
+  grep -v '^#' "$ROOT/tests/gpusim/gen/driver_names.txt" | awk '$3 <= 13000 { print $1 }' | sort >committed
   [ -s committed ]
   diff committed exported
 }
