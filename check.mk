@@ -9,7 +9,7 @@ FORMATTED = $(call COMMITTED,'*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 SHELL_FILES = $(shell git grep -lE '^\#!/(bin/sh|usr/bin/env bats|bin/bash)' -- . 2>/dev/null) $(call COMMITTED,'*.bash')
 
 # Everything any C file needs to be read: instruction sets of adam's kernels, numbers that test libraries are built with.
-READ_FLAGS := $(CFLAGS_ALL) -isystem integration/pytorch/include $(CUDA_INC) -Itests/gpusim -fopenmp -DLEVEL=1 -DRUNTIME=1 -DKERNEL_NAMES=__FILE__ -DIMAGES=__FILE__ -DKERNELS=__FILE__ \
+READ_FLAGS := $(CFLAGS_ALL) -isystem integration/pytorch/include $(CUDA_INC) -Itests/gpusim -fopenmp -DLEVEL=1 -DRUNTIME=1 -DKERNEL_NAMES=__FILE__ -DIMAGES_FOLDER=__FILE__ -DKERNELS_FOLDER=__FILE__ \
   $(if $(ARM),,-mavx2 -mfma -mavx512f)
 
 ## check: compilers' warnings, formatting, static analysis, exported symbols, glibc versions, rules of the shim

@@ -63,7 +63,7 @@ LAUNCH(cuLaunchKernel_ptsz, true)
         return result;                                                                             \
     }                                                                                              \
     const CUresult passed = hook_pass_known(symbol, (config, function, kernel_parameters, extra)); \
-    if (ahead_open())                                                                              \
+    if (config && ahead_open())                                                                    \
       ahead_foreign(function, config->gridDimX, hook_stream(config->hStream, is_per_thread),       \
                     config->numAttrs ? NULL : kernel_parameters);                                  \
     return passed;                                                                                 \

@@ -122,6 +122,12 @@ step_ns() {
   done
 }
 
+@test "a launch without a configuration, which the driver refuses, changes nothing" {
+  for mode in cpu stream; do
+    ahead $mode 25544_float-adamw 9 0 between=refused
+  done
+}
+
 @test "gradients that a foreach kernel adds to are read in the launch's place, and nothing closes" {
   for mode in cpu stream; do
     ahead $mode 25544_float-adamw 6 0 between=scale

@@ -24,6 +24,7 @@
        stranger       a kernel that isn't known adds to the step counters
        pool           memory is allocated in stream order
        unknown        an event is recorded
+       refused        a launch without a configuration, which the driver refuses
      shared=0         1: this launch's gradients are those of the launch before; 2: its parameters
      newer=0          1: asks for a driver function by the version that had it first, 13.1; more: by that version
      lr_pointer=0 grad_scale=0 decay=0.1 */
@@ -242,6 +243,13 @@ static void before_step(void) {
     by_other_stream();
 }
 
+static void refused_launch(void) {
+  if (cuLaunchKernelEx(NULL, adds, NULL, NULL) == CUDA_ERROR_INVALID_VALUE)
+    return;
+  fprintf(stderr, "a launch without a configuration was not refused\n");
+  exit(2);
+}
+
 static void operation(size_t first) {
   const CUdeviceptr g = target->lists[1];
   const size_t bytes = target->elements * 4;
@@ -282,6 +290,8 @@ static void operation(size_t first) {
     from_pool();
   else if (is("unknown"))
     CU(cuEventRecord(reached, stream));
+  else if (is("refused"))
+    refused_launch();
   else if (!is("nothing") && !is("event_early")) {
     fprintf(stderr, "between=%s: no such operation\n", between);
     exit(2);

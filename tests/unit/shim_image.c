@@ -48,7 +48,7 @@ struct bytes {
 
 static struct bytes read_sample(const char *name) {
   char path[4096];
-  snprintf(path, sizeof path, "%s/%s", IMAGES, name);
+  snprintf(path, sizeof path, "%s/%s", IMAGES_FOLDER, name);
   FILE *file = fopen(path, "rb");
   struct bytes bytes = {NULL, 0};
   if (!file || fseek(file, 0, SEEK_END))
@@ -309,9 +309,9 @@ static void test_agreement(void) {
   glob_t files = {0};
   struct comparison total = {0};
   unsigned loaded = 0;
-  if (glob(IMAGES "/*.fatbin", 0, NULL, &files) ||
-      glob(IMAGES "/*.cubin", GLOB_APPEND, NULL, &files) ||
-      glob(KERNELS "/*.ptx", GLOB_APPEND, NULL, &files) || cuInit(0) != CUDA_SUCCESS)
+  if (glob(IMAGES_FOLDER "/*.fatbin", 0, NULL, &files) ||
+      glob(IMAGES_FOLDER "/*.cubin", GLOB_APPEND, NULL, &files) ||
+      glob(KERNELS_FOLDER "/*.ptx", GLOB_APPEND, NULL, &files) || cuInit(0) != CUDA_SUCCESS)
     bail("no images, or no driver");
   for (size_t i = 0; i < files.gl_pathc; i++) {
     FILE *file = fopen(files.gl_pathv[i], "rb");
@@ -412,7 +412,7 @@ static void test_records(void) {
   tap_ok(!image_function_name(k) && !image_function_name(f) && !image_function_name(g),
          "all of them end with the library");
   char path[4096];
-  snprintf(path, sizeof path, "%s/images_lz4.fatbin", IMAGES);
+  snprintf(path, sizeof path, "%s/images_lz4.fatbin", IMAGES_FOLDER);
   image_loaded_file(&module, path);
   image_kernel_found(f, &module, expected[2].name);
   tap_ok(tells(f, &expected[2]), "a file is read");
@@ -435,7 +435,7 @@ static void test_records(void) {
   extern const unsigned char name[];                                                               \
   __asm__(".section .nv_fatbin,\"a\"\n.balign 8\n.globl " #name "\n" #name ":\n.incbin \"" file    \
           "\"\n.previous\n")
-EMBED(embedded_lz4, IMAGES "/images_lz4.fatbin");
+EMBED(embedded_lz4, IMAGES_FOLDER "/images_lz4.fatbin");
 
 struct wrapper {
   unsigned magic, version;

@@ -98,7 +98,7 @@ $(IMAGES)/images.ptx: tests/unit/data/images.cu tests/unit/data/images.h
 	$(IMAGE_NVCC) -ptx -arch=compute_90 -o $@ $<
 $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE) $(SHIM_HDR) $(IMAGE_FILES) $(STEP_PTX) | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES='"$(abspath $(IMAGES))"' -DKERNELS='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES_FOLDER='"$(abspath $(IMAGES))"' -DKERNELS_FOLDER='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
 
