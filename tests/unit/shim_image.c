@@ -234,8 +234,8 @@ static bool write_layout(void *context, const struct image_kernel *kernel) {
   for (unsigned i = 0; i < kernel->count && length < sizeof layout->text; i++)
     length += (size_t)snprintf(layout->text + length, sizeof layout->text - length, " %u:%u",
                                kernel->parameters[i].offset, kernel->parameters[i].bytes);
-  if (length + 1 < sizeof layout->text)
-    strcat(layout->text, ";");
+  if (length < sizeof layout->text)
+    snprintf(layout->text + length, sizeof layout->text - length, ";");
   return true;
 }
 
