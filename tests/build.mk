@@ -80,7 +80,7 @@ test-long:
 
 # Training steps on the simulated clock.
 TRAIN_STEP := $(B)/tests/e2e/train_step
-$(TRAIN_STEP): tests/e2e/train_step.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+$(TRAIN_STEP): tests/e2e/train_step.c tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -ldl
 test-programs: $(TRAIN_STEP)

@@ -29,33 +29,11 @@
      newer=0          1: asks for a driver function by the version that had it first, 13.1; more: by that version
      lr_pointer=0 grad_scale=0 decay=0.1 */
 #define _GNU_SOURCE
-#include "tests/e2e/adam_list.h"
+#include "tests/e2e/adam_program.h"
 #include <inttypes.h>
 #include <pthread.h>
 
-#define CU(call)                                                                                   \
-  do {                                                                                             \
-    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
-  } while (0)
-
 enum { GRAIN = 128, LISTS = 4 };
-
-static int argument_count;
-static char **argument_list;
-
-static const char *setting(const char *name) {
-  const size_t length = strlen(name);
-  for (int i = 2; i < argument_count; i++)
-    if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
-      return argument_list[i] + length + 1;
-  return NULL;
-}
-
-static double option(const char *name, double otherwise) {
-  const char *found = setting(name);
-  return found ? strtod(found, NULL) : otherwise;
-}
 
 static struct adam_kernel kernel;
 static struct adam_tensor *tensors;
@@ -354,20 +332,9 @@ static void print_hashes(void) {
 }
 
 int main(int count, char **list) {
-  if (count < 2) {
-    fprintf(stderr, "usage: ahead_program KERNEL.ptx [name=value ...]\n");
-    return 2;
-  }
-  argument_count = count;
-  argument_list = list;
-  between = setting("between") ? setting("between") : "nothing";
-  CUdevice device;
-  CUcontext context;
   CUmodule module, own;
-  CU(cuInit(0));
-  CU(cuDeviceGet(&device, 0));
-  CU(cuDevicePrimaryCtxRetain(&context, device));
-  CU(cuCtxSetCurrent(context));
+  program_start(count, list, 1, "ahead_program KERNEL.ptx [name=value ...]");
+  between = setting("between") ? setting("between") : "nothing";
   CU(adam_load(&kernel, &module, list[1], 0));
   CU(cuModuleLoadData(&own, kernels));
   CU(cuModuleGetFunction(&fill, own, "fill"));

@@ -49,38 +49,10 @@
                       be loaded from */
 #define _GNU_SOURCE
 #include "tests/e2e/adam_numbers.h"
+#include "tests/e2e/adam_program.h"
 #include <inttypes.h>
 
-#define CU(call)                                                                                   \
-  do {                                                                                             \
-    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      give_up();                                                                                   \
-  } while (0)
-
 enum { TENSORS = 512, ALLOCATOR_GRAIN = 512, WHOLE_ELEMENTS = 16384 };
-
-static int argument_count;
-static char **argument_list;
-
-static const char *text_option(const char *name) {
-  const size_t length = strlen(name);
-  for (int i = 2; i < argument_count; i++)
-    if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
-      return argument_list[i] + length + 1;
-  return NULL;
-}
-
-static double option(const char *name, double otherwise) {
-  const char *text = text_option(name);
-  return text ? strtod(text, NULL) : otherwise;
-}
-
-/* After a driver's error. */
-static void __attribute__((noreturn)) give_up(void) {
-  if (option("abort", 0) != 0)
-    abort();
-  exit(2);
-}
 
 static struct adam_kernel kernel;
 static struct adam_tensor tensors[TENSORS];
@@ -324,21 +296,10 @@ static void step_gated(struct adam_scalars *s, CUstream gated) {
 }
 
 int main(int count, char **list) {
-  if (count < 2) {
-    fprintf(stderr, "usage: step_program KERNEL.ptx [name=value ...]\n");
-    return 2;
-  }
-  argument_count = count;
-  argument_list = list;
-  CUdevice device;
-  CUcontext context;
   CUmodule module = NULL; /* stays so for kernels of libraries */
   CUstream streams[4] = {0};
   CUevent turn;
-  CU(cuInit(0));
-  CU(cuDeviceGet(&device, 0));
-  CU(cuDevicePrimaryCtxRetain(&context, device));
-  CU(cuCtxSetCurrent(context));
+  program_start(count, list, 1, "step_program KERNEL.ptx [name=value ...]");
   char *text = adam_read_file(list[1]);
   char *name = adam_find(&kernel, text, (int)option("entry", 0));
   if (!name) {
@@ -378,8 +339,8 @@ int main(int count, char **list) {
   }
   if (found_inf)
     s.found_inf = (const float *)(uintptr_t)(words + 8);
-  if (text_option("beside"))
-    load_beside(text_option("beside"));
+  if (setting("beside"))
+    load_beside(setting("beside"));
   fill(streams[0]); /* last: nothing synchronises behind its memsets */
 
   const int steps = (int)option("steps", 4), first_step = (int)option("first_step", 1);

@@ -11,15 +11,9 @@
      groups=1       parameter groups, each its own launches
      optimizer=1    0: forward and backward alone */
 #define _GNU_SOURCE
-#include "tests/e2e/adam_list.h"
+#include "tests/e2e/adam_program.h"
 #include <dlfcn.h>
 #include <inttypes.h>
-
-#define CU(call)                                                                                   \
-  do {                                                                                             \
-    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
-  } while (0)
 
 enum { TENSORS = 64 };
 
@@ -31,25 +25,14 @@ static const char model_ptx[] =
     " ld.param.u64 %rd0, [g];\n ld.global.u16 %h0, [%rd0];\n st.global.u16 [%rd0], %h0;\n "
     "ret;\n}\n";
 
-static int argument_count;
-static char **argument_list;
-
-static size_t option(const char *name, size_t otherwise) {
-  const size_t length = strlen(name);
-  for (int i = 2; i < argument_count; i++)
-    if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
-      return strtoul(argument_list[i] + length + 1, NULL, 10);
-  return otherwise;
-}
-
 static struct adam_kernel kernel;
 static struct adam_tensor tensors[TENSORS];
 static CUdeviceptr arrays[ADAM_LISTS], step_numbers;
 static size_t layers, elements;
 
 static void make_tensors(CUstream stream) {
-  const size_t chunks = option("chunks", 128);
-  layers = option("layers", 8);
+  const size_t chunks = number("chunks", 128);
+  layers = number("layers", 8);
   if (layers == 0 || layers > TENSORS || chunks % layers != 0) {
     fprintf(stderr, "train_step: layers=%zu: expected 1 to %d, and chunks=%zu a multiple of it\n",
             layers, TENSORS, chunks);
@@ -96,22 +79,11 @@ static void print_hashes(void) {
 }
 
 int main(int count, char **list) {
-  if (count < 2) {
-    fprintf(stderr, "usage: train_step KERNEL.ptx [name=value ...]\n");
-    return 2;
-  }
-  argument_count = count;
-  argument_list = list;
-  CUdevice device;
-  CUcontext context;
   CUmodule module, model;
   CUstream stream;
   CUfunction forward, backward;
-  CU(cuInit(0));
-  CU(cuDeviceGet(&device, 0));
-  CU(cuDevicePrimaryCtxRetain(&context, device));
-  CU(cuCtxSetCurrent(context));
-  CU(adam_load(&kernel, &module, list[1], (int)option("entry", 0)));
+  program_start(count, list, 1, "train_step KERNEL.ptx [name=value ...]");
+  CU(adam_load(&kernel, &module, list[1], (int)number("entry", 0)));
   CU(cuModuleLoadData(&model, model_ptx));
   CU(cuModuleGetFunction(&forward, model, "forward_layer"));
   CU(cuModuleGetFunction(&backward, model, "backward_layer"));
@@ -124,8 +96,8 @@ int main(int count, char **list) {
   *(void **)&mark = dlsym(RTLD_DEFAULT, "gpusim_clock_mark");
   struct adam_scalars scalars = {
       .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .decay = 0.1, .eps = 1e-8};
-  const size_t steps = option("steps", 4), groups = option("groups", 1);
-  const bool optimizer = option("optimizer", 1) != 0;
+  const size_t steps = number("steps", 4), groups = number("groups", 1);
+  const bool optimizer = number("optimizer", 1) != 0;
   if (mark)
     mark("begin");
   for (size_t step = 1; step <= steps; step++) {

@@ -27,7 +27,7 @@ STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 
 STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
 
 STEP_PROGRAMS := $(addprefix $(STEP_E2E)/,step_program ahead_program)
-$(STEP_PROGRAMS): $(STEP_E2E)/%: tests/e2e/%.c tests/e2e/adam_numbers.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+$(STEP_PROGRAMS): $(STEP_E2E)/%: tests/e2e/%.c tests/e2e/adam_numbers.h tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread
 
@@ -103,7 +103,7 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 UNIT_TESTS += $(B)/tests/unit/shim_image
 
 # State that is touched between two steps: tests/e2e/early.bats.
-$(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+$(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
 $(STEP_E2E)/touch.ptx: tests/e2e/early/touch.cu

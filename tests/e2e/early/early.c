@@ -25,14 +25,8 @@
      many=0      so many tensors of 1,024 elements more
      sync=0      1: synchronise after every step */
 #define _GNU_SOURCE
-#include "tests/e2e/adam_list.h"
+#include "tests/e2e/adam_program.h"
 #include <inttypes.h>
-
-#define CU(call)                                                                                   \
-  do {                                                                                             \
-    if (adam_failed((call), __FILE__, __LINE__, #call))                                            \
-      exit(2);                                                                                     \
-  } while (0)
 
 enum {
   TENSORS_MOST = 700,
@@ -42,22 +36,9 @@ enum {
   LITTLE_MOST = 1024
 };
 
-static int argument_count;
-static char **argument_list;
-
-static const char *word(const char *name, const char *otherwise) {
-  const size_t length = strlen(name);
-  for (int i = 3; i < argument_count; i++)
-    if (strncmp(argument_list[i], name, length) == 0 && argument_list[i][length] == '=')
-      return argument_list[i] + length + 1;
-  return otherwise;
-}
-static size_t number(const char *name, size_t otherwise) {
-  const char *value = word(name, NULL);
-  return value ? strtoull(value, NULL, 10) : otherwise;
-}
 static bool touches(const char *what) {
-  return strcmp(word("touch", "none"), what) == 0;
+  const char *touch = setting("touch");
+  return strcmp(touch ? touch : "none", what) == 0;
 }
 
 static struct adam_kernel kernel;
@@ -316,19 +297,8 @@ static void print_hashes(void) {
 }
 
 int main(int count, char **list) {
-  if (count < 3) {
-    fprintf(stderr, "usage: early ADAM.ptx TOUCH.ptx [name=value ...]\n");
-    return 2;
-  }
-  argument_count = count;
-  argument_list = list;
-  CUdevice device;
-  CUcontext context;
   CUmodule module;
-  CU(cuInit(0));
-  CU(cuDeviceGet(&device, 0));
-  CU(cuDevicePrimaryCtxRetain(&context, device));
-  CU(cuCtxSetCurrent(context));
+  program_start(count, list, 2, "early ADAM.ptx TOUCH.ptx [name=value ...]");
   CU(adam_load(&kernel, &module, list[1], (int)number("entry", 0)));
   load_kernels(list[2]);
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
