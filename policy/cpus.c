@@ -4,7 +4,6 @@
 #include "groups.h"
 #include <errno.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -85,30 +84,18 @@ static void take_quota(struct found *found, uint64_t quota, uint64_t period) {
 
 static void take_list(struct found *found, const char *root, const char *directory,
                       const char *file) {
-  static char path[PATH_BYTES];
-  if (found->present || snprintf(path, sizeof path, "%s/%s", directory, file) >= PATH_BYTES)
+  if (found->present)
     return;
-  struct lines *lines = lines_open(root, path);
-  if (!lines)
-    return;
-  const char *line = lines_next(lines);
+  const char *line = line_in(root, directory, file);
   found->present = line ? listed(line) : 0;
-  lines_close(lines);
 }
 
 /* "max 100000" or "250000 100000" */
 static void visit_v2(const char *root, const char *directory, void *argument) {
-  static char path[PATH_BYTES];
   take_list(argument, root, directory, "cpuset.cpus.effective");
-  if (snprintf(path, sizeof path, "%s/cpu.max", directory) >= PATH_BYTES)
-    return;
-  struct lines *lines = lines_open(root, path);
-  if (!lines)
-    return;
-  const char *line = lines_next(lines), *period = line ? strchr(line, ' ') : NULL;
+  const char *line = line_in(root, directory, "cpu.max"), *period = line ? strchr(line, ' ') : NULL;
   if (period)
     take_quota(argument, number_of(line), number_of(period));
-  lines_close(lines);
 }
 
 /* A quota of -1 is none. */

@@ -80,18 +80,22 @@ uint64_t number_of(const char *text) {
   return value;
 }
 
-uint64_t number_in(const char *root, const char *directory, const char *file) {
+const char *line_in(const char *root, const char *directory, const char *file) {
   static char path[PATH_BYTES];
   const int length = snprintf(path, sizeof path, "%s/%s", directory, file);
   if (length < 0 || (size_t)length >= sizeof path)
-    return UNLIMITED;
+    return NULL;
   struct lines *lines = lines_open(root, path);
   if (!lines)
-    return UNLIMITED;
+    return NULL;
   const char *line = lines_next(lines);
-  const uint64_t value = line ? number_of(line) : UNLIMITED;
   lines_close(lines);
-  return value;
+  return line;
+}
+
+uint64_t number_in(const char *root, const char *directory, const char *file) {
+  const char *line = line_in(root, directory, file);
+  return line ? number_of(line) : UNLIMITED;
 }
 
 /* Whether a list like "cpu,memory" contains a word. */

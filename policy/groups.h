@@ -20,6 +20,9 @@ void lines_close(struct lines *);
 
 /* A decimal number after blanks; "max", "unlimited" and whatever is no number are UNLIMITED. */
 uint64_t number_of(const char *text);
+/* A file's first line, until another file is opened; NULL when there is none. */
+const char *line_in(const char *root, const char *directory, const char *file);
+
 /* The number that is a file's first line. */
 uint64_t number_in(const char *root, const char *directory, const char *file);
 

@@ -72,8 +72,9 @@ void report_reset(void) {
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
   atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
-  /* A forked child may have inherited it locked by a thread that it doesn't have. */
+  /* A forked child may have inherited them locked by a thread that it doesn't have. */
   state.reasons = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  state.rows = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 void report_moved(int64_t bytes) {

@@ -88,7 +88,7 @@ void report_configure(const struct config *);
    device memory. */
 void report_finish(const struct config *);
 
-/* The JSON file now, to this path; 0 or an errno. Nobody may be changing a row's words meanwhile. */
+/* The JSON file now, to this path; 0 or an errno. */
 int report_write(const struct config *, const char *path);
 
 /* Writes the JSON file as it stands, if one was asked for: before something that the process may not

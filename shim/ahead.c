@@ -251,7 +251,7 @@ void ahead_launch(struct plan *plan, bool streamed, CUevent begin) {
   if (window.count == AHEAD_LAUNCHES)
     drop_first();
   struct epoch *epoch = &window.epochs[window.count];
-  *epoch = (struct epoch){.begin = begin, .regions = epoch->regions};
+  epoch->begin = begin;
   epoch->regions.count = 0;
   const bool whole = name_launch(plan, &epoch->regions);
   if (whole && going_on) {

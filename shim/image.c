@@ -67,7 +67,7 @@ static struct load *loads[BUCKETS];
 static struct met *mets[BUCKETS];
 static struct name *names[BUCKETS]; /* never freed: readers keep them */
 
-/* Adam kernels registered with a runtime, and where their fatbins are. A slot is complete before the count includes it. */
+/* Adam kernels registered with a runtime, and where their fatbins are. A slot is complete once its wrapper is there. */
 static struct {
   uint64_t hash; /* of the name */
   const void *wrapper;

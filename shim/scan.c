@@ -330,7 +330,7 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
     const struct parameters *sizes = find_parameters(function);
-    if (!sizes || sizes->opaque || sizes->unknown)
+    if (!sizes || sizes->opaque)
       touch_unseen();
     if (sizes && sizes->unknown) {
       scan_unknown(scan);

@@ -33,7 +33,6 @@ static bool make_events(struct staging *staging) {
         (!slot->up && driver.cuEventCreate(&slot->up, CU_EVENT_DISABLE_TIMING)))
       return false;
   }
-  staging->events_made = true;
   return true;
 }
 
@@ -105,7 +104,7 @@ bool staging_make(struct staging *staging, const struct config *config, size_t u
   staging->moved = moved;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   /* Larger slots for a wider kernel: what steps in flight still use stays until the context ends. */
-  if (make_groups(staging) && (staging->events_made || make_events(staging)))
+  if (make_groups(staging) && make_events(staging))
     result = allocate(staging, spared(staging, allowed, useful, least), least);
   if (result == CUDA_SUCCESS) {
     why[0] = 0;

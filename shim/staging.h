@@ -69,7 +69,6 @@ struct staging {
   size_t slot_bytes;
   CUdeviceptr block; /* all slots; 0: there is none */
   struct staging_slot slots[STAGING_SLOTS];
-  bool events_made;
 
   /* What comes next (early.c). */
   struct group *scratch;

@@ -5,7 +5,6 @@
 #include "worker.h"
 #include "../policy/cpus.h"
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
