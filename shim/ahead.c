@@ -312,7 +312,6 @@ struct foreign_launch {
   const void *metadata;
   unsigned blocks;
   struct regions *to;
-  unsigned visited;
   bool all;
 };
 
@@ -320,7 +319,6 @@ struct foreign_launch {
 static void name_block(void *context, unsigned tensor, uint64_t first, uint64_t elements) {
   enum { ELEMENT_MOST = 16 };
   struct foreign_launch *launch = context;
-  launch->visited++;
   for (unsigned i = 0; i < launch->list->lists; i++)
     launch->all &= add(launch->to, foreach_address(launch->list, launch->metadata, i, tensor),
                        (size_t)(first + elements) * ELEMENT_MOST, WRITTEN);
@@ -329,8 +327,8 @@ static void name_block(void *context, unsigned tensor, uint64_t first, uint64_t 
 static bool name_foreach(const void *what, struct regions *list) {
   struct foreign_launch launch = *(const struct foreign_launch *)what;
   launch.to = list;
-  foreach_blocks(launch.list, launch.metadata, launch.blocks, name_block, &launch);
-  return launch.all && launch.visited == launch.blocks;
+  return foreach_blocks(launch.list, launch.metadata, launch.blocks, name_block, &launch) &&
+         launch.all;
 }
 
 void ahead_foreign(CUfunction function, unsigned blocks, CUstream stream,

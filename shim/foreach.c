@@ -77,12 +77,13 @@ uintptr_t foreach_address(const struct foreach_list *list, const void *metadata,
   return (uintptr_t)address;
 }
 
-void foreach_blocks(const struct foreach_list *list, const void *metadata, unsigned blocks,
+bool foreach_blocks(const struct foreach_list *list, const void *metadata, unsigned blocks,
                     void (*visit)(void *context, unsigned tensor, uint64_t first,
                                   uint64_t elements),
                     void *context) {
   const char *at = metadata;
-  for (unsigned block = 0; block < blocks && block < list->blocks; block++) {
+  unsigned block = 0;
+  for (; block < blocks && block < list->blocks; block++) {
     uint16_t tensor = 0; /* little endian, as every machine with CUDA is */
     int chunk;
     int64_t elements = 0;
@@ -90,13 +91,14 @@ void foreach_blocks(const struct foreach_list *list, const void *metadata, unsig
            list->entry_bytes);
     memcpy(&chunk, at + list->block_chunk_offset + block * sizeof chunk, sizeof chunk);
     if (tensor >= list->tensors || chunk < 0)
-      return;
+      return false;
     memcpy(&elements, at + list->counts_offset + (size_t)tensor * list->count_bytes,
            list->count_bytes);
     const int64_t first = (int64_t)chunk * FOREACH_CHUNK_ELEMENTS, left = elements - first;
     if (left <= 0)
-      return;
+      return false;
     visit(context, tensor, (uint64_t)first,
           left < FOREACH_CHUNK_ELEMENTS ? (uint64_t)left : FOREACH_CHUNK_ELEMENTS);
   }
+  return block == blocks;
 }

@@ -23,8 +23,8 @@ bool foreach_list_of(const char *name, size_t bytes, struct foreach_list *);
 bool foreach_adds(const char *name);
 
 /* Calls `visit` for each block below `blocks` with its tensor, and first element and number of elements of
-   its chunk; ends at an entry that makes no sense. */
-void foreach_blocks(const struct foreach_list *, const void *metadata, unsigned blocks,
+   its chunk. False when it ended before, at an entry that makes no sense or the list's end. */
+bool foreach_blocks(const struct foreach_list *, const void *metadata, unsigned blocks,
                     void (*visit)(void *context, unsigned tensor, uint64_t first,
                                   uint64_t elements),
                     void *context);

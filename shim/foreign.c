@@ -125,7 +125,7 @@ static uint64_t launched_bytes(const struct foreign *foreign, const struct launc
   void **parameters = launch->kernel_parameters;
   if (foreign->kind->count == COUNT_LIST) {
     launched.metadata = parameters[0];
-    foreach_blocks(&foreign->list, parameters[0], launch->grid[0], list_block, &launched);
+    (void)foreach_blocks(&foreign->list, parameters[0], launch->grid[0], list_block, &launched);
     *first = launched.first;
     return launched.elements * foreign->element_bytes * foreign->kind->bytes;
   }

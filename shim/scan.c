@@ -296,7 +296,8 @@ static void named_tensor(void *context, unsigned tensor, uint64_t first, uint64_
 static void scan_list(struct scan *scan, const struct foreach_list *list, const void *metadata,
                       unsigned blocks) {
   struct named named = {scan, list, metadata, list->tensors};
-  foreach_blocks(list, metadata, blocks, named_tensor, &named);
+  if (!foreach_blocks(list, metadata, blocks, named_tensor, &named) && !scan->holder)
+    touch_unseen(); /* the rest of what it names isn't known */
 }
 
 static void scan_extra(struct scan *scan, void **extra) {

@@ -44,7 +44,7 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
     (void)report_set(row->mode, sizeof row->mode, "%s", mode);
     news = report_set(row->why, sizeof row->why, "%s", why);
   }
-  if (*why && process_active() && (wanted == STEP_AUTO || wanted == STEP_CPU) && news)
+  if (*why && process_active() && wanted != STEP_DIRECT && news)
     report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
 }
 

@@ -335,7 +335,7 @@ static void say_nothing_verified(struct function *function, void *unused) {
       atomic_load_explicit(&row->launches_cpu, memory_order_relaxed))
     return;
   report_reason("OFFLOAD_VERIFY: nothing of %s was there to verify: every step was the program's "
-                "own kernel's (%s)",
+                "own kernel's (the last by %s)",
                 function->family.name, row->mode);
 }
 
