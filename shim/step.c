@@ -35,7 +35,6 @@ static struct {
 /* A worse mode than the one asked for is told once, with why; not on a GPU that is lost, of which all was said. */
 static void say_mode(struct plan *plan, const char *mode, const char *why) {
   struct report_function *row = plan->function->row;
-  const enum config_step wanted = process_config()->step;
   bool news = true;
   /* A step of several launches: one with nothing on the host takes no other's reason away. */
   if (row && !plan->ours && strcmp(row->mode, mode) == 0)
@@ -44,7 +43,7 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
     (void)report_set(row->mode, sizeof row->mode, "%s", mode);
     news = report_set(row->why, sizeof row->why, "%s", why);
   }
-  if (*why && process_active() && wanted != STEP_DIRECT && news)
+  if (*why && process_active() && news)
     report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
 }
 

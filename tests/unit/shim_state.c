@@ -632,8 +632,13 @@ static const char *foreach_list(void) {
   list.block_chunk[1] = 1;
   list.block_tensor[3] = 1; /* of an earlier launch */
   void *parameters[] = {&list};
+  const uint64_t unseen = touch_unseen_count();
   state_foreign_launch((CUfunction)&list, 3, stream, parameters, NULL);
-  CHECK(report.totals.foreign_touches == 1);
+  CHECK(report.totals.foreign_touches == 1 && touch_unseen_count() == unseen);
+  list.block_tensor[2] = 64; /* none of the list: what follows isn't known either */
+  state_foreign_launch((CUfunction)&list, 3, stream, parameters, NULL);
+  CHECK(touch_unseen_count() == unseen + 1);
+  list.block_tensor[2] = 2;
   CHECK(!names(pairs, 3, NULL));
   CHECK(pieces_on_host(pairs[0].v) == 0 && pieces_on_host(pairs[0].m) == 2);
   CHECK(on_host(&pairs[1]) == 4); /* named by no block */
