@@ -77,16 +77,24 @@ void report_reset(void) {
   state.rows = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-void report_moved(int64_t bytes) {
+/* Adds to a number that also goes down, and to the most that it ever was. */
+static void report_level(_Atomic uint64_t *level, _Atomic uint64_t *most, int64_t bytes) {
   /* Unsigned arithmetic wraps: adding the negative number subtracts. */
   const uint64_t delta = (uint64_t)bytes;
-  const uint64_t now =
-      atomic_fetch_add_explicit(&report.totals.moved_bytes, delta, memory_order_relaxed) + delta;
-  uint64_t peak = atomic_load_explicit(&report.totals.moved_bytes_peak, memory_order_relaxed);
+  const uint64_t now = atomic_fetch_add_explicit(level, delta, memory_order_relaxed) + delta;
+  uint64_t peak = atomic_load_explicit(most, memory_order_relaxed);
   while (bytes > 0 && now > peak &&
-         !atomic_compare_exchange_weak_explicit(&report.totals.moved_bytes_peak, &peak, now,
-                                                memory_order_relaxed, memory_order_relaxed))
+         !atomic_compare_exchange_weak_explicit(most, &peak, now, memory_order_relaxed,
+                                                memory_order_relaxed))
     ;
+}
+
+void report_moved(int64_t bytes) {
+  report_level(&report.totals.moved_bytes, &report.totals.moved_bytes_peak, bytes);
+}
+
+void report_on_drives(int64_t bytes) {
+  report_level(&report.totals.drive_bytes, &report.totals.drive_bytes_peak, bytes);
 }
 
 /* Writes the line whole; stderr may be closed or full, which is nobody's error but stderr's. */

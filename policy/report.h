@@ -48,6 +48,8 @@ extern struct report report; /* the process's one report */
 #define report_add(counter, n)                                                                     \
   ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))
 void report_moved(int64_t bytes);
+/* The same of drives. */
+void report_on_drives(int64_t bytes);
 
 /* A new row: generation "unknown", decay and mode "none". NULL when the table is full (said once). */
 struct report_function *report_function_new(const char *family, const char *name,

@@ -22,7 +22,7 @@ static size_t waiting_count, waiting_room;
  * after both were stored. */
 static _Atomic uintptr_t low = UINTPTR_MAX, high = 0;
 static _Atomic uintptr_t watched_low = UINTPTR_MAX, watched_high = 0;
-static _Atomic uint64_t host_pieces;
+static _Atomic uint64_t host_pieces, drive_pieces;
 
 /* ---- the table ---- */
 
@@ -185,18 +185,31 @@ void range_set_known(struct range *range, struct extent *known, size_t count) {
 }
 
 bool range_any_host(void) {
-  return atomic_load_explicit(&host_pieces, memory_order_relaxed) != 0;
+  return atomic_load_explicit(&host_pieces, memory_order_relaxed) != 0 || range_any_drive();
+}
+
+bool range_any_drive(void) {
+  return atomic_load_explicit(&drive_pieces, memory_order_relaxed) != 0;
+}
+
+bool range_off_device(uintptr_t address, size_t bytes, bool *drive) {
+  const struct range *range = range_find(address);
+  *drive = false;
+  if (!range || !bytes || bytes > range->bytes - (address - range->base))
+    return false;
+  bool off = true;
+  size_t last = (address - range->base + bytes - 1) / range->piece_bytes;
+  for (size_t i = (address - range->base) / range->piece_bytes; i <= last; i++) {
+    const enum piece_tier tier = range->pieces[i].tier;
+    *drive |= tier == PIECE_DRIVE;
+    off &= tier != PIECE_DEVICE;
+  }
+  return off;
 }
 
 bool range_on_host(uintptr_t address, size_t bytes) {
-  const struct range *range = range_find(address);
-  if (!range || !bytes || bytes > range->bytes - (address - range->base))
-    return false;
-  size_t last = (address - range->base + bytes - 1) / range->piece_bytes;
-  for (size_t i = (address - range->base) / range->piece_bytes; i <= last; i++)
-    if (range->pieces[i].tier != PIECE_HOST)
-      return false;
-  return true;
+  bool drive;
+  return range_off_device(address, bytes, &drive) && !drive;
 }
 
 void range_count_host(struct range *range, bool more) {
@@ -211,14 +224,40 @@ void range_count_host(struct range *range, bool more) {
   report_moved(more ? bytes : -bytes);
 }
 
-void range_piece_set(struct range *range, uint32_t index, CUmemGenericAllocationHandle handle,
-                     enum piece_tier tier) {
-  struct piece *piece = &range->pieces[index];
-  piece->handle = handle;
-  if (piece->tier != tier)
-    range_count_host(range, tier == PIECE_HOST);
+void range_count_drive(struct range *range, bool more) {
+  const int64_t bytes = (int64_t)range->piece_bytes;
+  if (more) {
+    atomic_fetch_add(&range->drive_pieces, 1);
+    atomic_fetch_add(&drive_pieces, 1);
+  } else {
+    atomic_fetch_sub(&range->drive_pieces, 1);
+    atomic_fetch_sub(&drive_pieces, 1);
+  }
+  report_on_drives(more ? bytes : -bytes);
+}
+
+static void piece_set(struct range *range, struct piece *piece, enum piece_tier tier) {
+  const enum piece_tier before = piece->tier;
+  if (before != tier) {
+    if (before != PIECE_DEVICE)
+      (before == PIECE_HOST ? range_count_host : range_count_drive)(range, false);
+    if (tier != PIECE_DEVICE)
+      (tier == PIECE_HOST ? range_count_host : range_count_drive)(range, true);
+  }
   piece->tier = tier;
   atomic_fetch_add_explicit(&range->writes, 1, memory_order_release);
+}
+
+void range_piece_to_drive(struct range *range, uint32_t index, uint32_t unit) {
+  range->pieces[index].unit = unit;
+  range->pieces[index].handle = 0;
+  piece_set(range, &range->pieces[index], PIECE_DRIVE);
+}
+
+void range_piece_set(struct range *range, uint32_t index, CUmemGenericAllocationHandle handle,
+                     enum piece_tier tier) {
+  range->pieces[index].handle = handle;
+  piece_set(range, &range->pieces[index], tier);
 }
 
 void range_dont_fork(uintptr_t address, size_t bytes) {

@@ -23,11 +23,13 @@ enum { COVERAGE_GRAIN = 512 };
  * where they are. */
 enum { RANGE_STREAMS = 32 };
 
-enum piece_tier { PIECE_DEVICE, PIECE_HOST };
-enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_HOME };
+/* On a drive a piece is mapped nowhere (drive.h). */
+enum piece_tier { PIECE_DEVICE, PIECE_HOST, PIECE_DRIVE };
+enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_TO_DRIVE, PLAN_HOME };
 
 struct piece {
   CUmemGenericAllocationHandle handle;
+  uint32_t unit; /* of the store; on a drive, where there is no handle */
   _Atomic enum piece_tier tier; /* changes under the enqueue lock; a hint without */
   enum piece_plan plan;         /* of the step boundary at hand (state.c) */
   bool provisional; /* began on the host because the device was full; confirmed or sent home by the
@@ -65,7 +67,7 @@ struct range {
   uint64_t id;                  /* answers CU_POINTER_ATTRIBUTE_BUFFER_ID */
   _Atomic bool immovable;       /* exported, retained or registered */
   _Atomic uint32_t graph_holds; /* graphs and captures that name it (graphs.h): stays meanwhile */
-  _Atomic uint32_t host_pieces;
+  _Atomic uint32_t host_pieces, drive_pieces;
 
   _Atomic bool has_state; /* a recognised launch named something in it */
   struct extent *known;   /* sorted; changed under the table's write lock */
@@ -89,8 +91,13 @@ struct range *range_find(uintptr_t address);
  * enqueue lock. */
 bool range_on_host(uintptr_t address, size_t bytes);
 
-/* Whether any range has host pieces: the cheap question before a parameter scan. */
+/* The same where some of them may be on drives: *drive tells whether any is. */
+bool range_off_device(uintptr_t address, size_t bytes, bool *drive);
+
+/* Whether any range has pieces on the host or on drives: the cheap question before a parameter scan. */
 bool range_any_host(void);
+/* On drives. */
+bool range_any_drive(void);
 
 /* Size of a piece on this device: the larger of the driver's granularities for device and host
  * handles, or OFFLOAD_PIECE. */
@@ -131,8 +138,12 @@ void range_piece_set(struct range *, uint32_t piece, CUmemGenericAllocationHandl
  */
 void range_dont_fork(uintptr_t address, size_t bytes);
 
-/* A piece of the range came to or left the host: the counters, and the report's. */
+/* A piece of the range came to or left the host, or the drives: the counters, and the report's. */
 void range_count_host(struct range *, bool more);
+void range_count_drive(struct range *, bool more);
+
+/* A piece left its mapping for this unit of the store, or left it again: range_piece_set. */
+void range_piece_to_drive(struct range *, uint32_t piece, uint32_t unit);
 
 /* Adds a range (false without memory), takes one out (false when it isn't there). `wait`: it is
    freed while a capture is open, and range_table_waiting will hand it out, those of one context or
