@@ -26,7 +26,7 @@ struct engine_config {
   size_t block_bytes;    /* most of one transfer; a power of two */
   void *slab;            /* page-aligned memory to be registered with the ring; NULL: none */
   size_t slab_bytes;
-  const struct faults *faults; /* NULL: none. Must outlive the engine */
+  struct faults *faults; /* NULL: none. Must outlive the engine */
 };
 
 /* Owned by the caller, who may not touch it between engine_submit and `done`. */
