@@ -26,7 +26,7 @@ struct engine_config {
   size_t block_bytes;    /* most of one transfer; a power of two */
   void *slab;            /* page-aligned memory to be registered with the ring; NULL: none */
   size_t slab_bytes;
-  const struct faults *faults; /* NULL: none. Must outlive the engine */
+  struct faults *faults; /* NULL: none. Must outlive the engine */
 };
 
 /* Owned by the caller, who may not touch it between engine_submit and `done`. */
@@ -66,8 +66,8 @@ struct engine_stats {
 struct engine_stats engine_stats(struct engine *);
 
 /* What serves this file best: writes and reads half and half over `bytes` of it, for at most `limit_ns`; the least block of
-   1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents are lost. False with a
-   sentence. */
+   1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents and the
+   slab's are lost. Counts faults. False with a sentence. */
 bool engine_probe(const struct engine_config *, size_t bytes, uint64_t limit_ns, size_t *block_bytes, unsigned *depth, char *why,
                   size_t why_bytes);
 #endif
