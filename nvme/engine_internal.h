@@ -62,7 +62,7 @@ bool engine_threads_open(struct engine *, char *why, size_t why_bytes);
 void engine_threads_close(struct engine *);
 
 enum engine_mix { ENGINE_READ, ENGINE_WRITE, ENGINE_HALF };
-/* Keeps `depth` blocks under way, one after the other over `file_bytes`, reads and writes in turns for ENGINE_HALF, until
+/* Keeps `depth` blocks under way, one after the other over `file_bytes`, reads and writes by chance for ENGINE_HALF, until
    `limit_ns` are over or, if it isn't 0, `most_bytes` are done. The rate in bytes per second; 0 and an errno when a transfer failed.
    Nothing else may use the engine meanwhile; sets its depth and block. Blocks share the buffer when it is smaller than all of them. */
 struct engine_load {
