@@ -18,3 +18,9 @@ $(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
 UNIT_TESTS += $(NVME_ENGINE_TEST)
+
+NVME_FILES_TEST := $(B)/test/nvme_files
+$(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
+UNIT_TESTS += $(NVME_FILES_TEST)
