@@ -24,3 +24,8 @@ $(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
 UNIT_TESTS += $(NVME_FILES_TEST)
+
+## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
+.PHONY: bench-nvme
+bench-nvme: $(B)/nvme-bench
+	$(PYTHON) nvme/bench_nvme.py --build $(B) --out $(B)/bench_nvme.json $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY))
