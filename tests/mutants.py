@@ -117,13 +117,13 @@ def end_all(*_):
     os._exit(128 + signal.SIGTERM)
 
 
-def run(command, cwd, env=None):
-    """Status and output. A broken program may hang with children of its own: all end with it."""
+def run(command, cwd, env=None, limit=TIMEOUT_SECONDS):
+    """Status and output. A broken program may hang with children of its own: all end with it, after `limit` seconds."""
     with subprocess.Popen(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           stdin=subprocess.DEVNULL, start_new_session=True) as process:
         running.add(process)
         try:
-            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+            output, _ = process.communicate(timeout=limit)
             return process.returncode, output
         except subprocess.TimeoutExpired:
             end_group(process)
@@ -171,6 +171,13 @@ def mutate(name, mutant):
     return ("caught" if code else "survived"), first_failure(out)
 
 
+def build_tests():
+    """A test whose programs aren't there fails whatever is broken: what tests of this tree need is built before any of them counts."""
+    code, out = run(["make", "-s", "all", "test-programs"], ROOT, limit=None)
+    if code:
+        sys.exit("mutants.py: the tests' programs do not build:\n" + out[-2000:])
+
+
 def first_failure(out):
     for line in out.splitlines():
         if line.startswith("not ok"):
@@ -196,6 +203,8 @@ def main():
         problems = [f"mutant {name}: {problem}" for name in names if (problem := stale(mutants[name]))]
         print("\n".join(problems) or f"mutants: {len(names)} can be tried")
         sys.exit(1 if problems else 0)
+    if any(parts(mutants[name]["test"])[0] != "unit" for name in names):
+        build_tests()
     failed = 0
     print(f"1..{len(names)}")
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -31,6 +31,31 @@ SLICES=8
   grep -q '^ok 3 - mutant noticed: the status (caught)' <<<"$output"
 }
 
+@test "a mutant is not called caught because the program of its test was missing" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests/e2e" "$copy/shim"
+  cp "$ROOT/tests/mutants.py" "$copy/tests/"
+  echo 'one two' >"$copy/shim/t.c"
+  printf '@test "a rule is kept" {\n  "%s/build/program"\n}\n' "$copy" >"$copy/tests/e2e/t.bats"
+  {
+    printf '.PHONY: all test-programs\nall: build/liboffload.so build/liboffload-adam.so\ntest-programs: build/program\n'
+    printf 'build/%%.so: shim/t.c\n\tmkdir -p build; cp $< $@\n'
+    printf 'build/program:\n\tmkdir -p build; cp /bin/true $@\n'
+  } >"$copy/Makefile"
+  printf '[unnoticed]\nrule = r\nfile = shim/t.c\nfind = one\ntest = tests/e2e/t.bats :: a rule is\n' >"$copy/tests/mutants.def"
+  run python3 "$copy/tests/mutants.py"
+  echo "$output"
+  [ "$status" -eq 1 ]
+  grep -q '^not ok 1 - mutant unnoticed: r (survived)' <<<"$output"
+  # nor where it can't be built
+  rm -r "$copy/build"
+  sed -i 's,cp /bin/true,false,' "$copy/Makefile"
+  run python3 "$copy/tests/mutants.py"
+  echo "$output"
+  [ "$status" -eq 1 ]
+  grep -q "^mutants.py: the tests' programs do not build:" <<<"$output"
+}
+
 @test "a mutant whose text or test is gone is found without running it" {
   copy=$BATS_TEST_TMPDIR/copy
   mkdir -p "$copy/tests/e2e" "$copy/shim"

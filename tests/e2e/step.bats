@@ -428,6 +428,10 @@ refused_variants() {
 @test "staging that holds no chunk leaves the steps to the program's kernel and says what to set" {
   OFFLOAD_DEVICE_STAGING=100KiB compare direct 25544_float-adamw
   [[ $(why) == *OFFLOAD_DEVICE_STAGING* ]]
+  # also where `stream` was asked for: on stderr, once
+  OFFLOAD_LOG=normal OFFLOAD_STEP=stream OFFLOAD_DEVICE_STAGING=100KiB compare direct 25544_float-adamw
+  [[ $(why) == *OFFLOAD_DEVICE_STAGING* ]]
+  [ "$(grep -c 'is stepped by direct: .*OFFLOAD_DEVICE_STAGING' "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
 }
 
 @test "without the companion object the steps are streamed and the report says why" {
