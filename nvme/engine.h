@@ -66,8 +66,8 @@ struct engine_stats {
 struct engine_stats engine_stats(struct engine *);
 
 /* What serves this file best: writes and reads half and half over `bytes` of it, for at most `limit_ns`; the least block of
-   1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents are lost. False with a
-   sentence. */
+   1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents and the
+   slab's are lost. Counts faults. False with a sentence. */
 bool engine_probe(const struct engine_config *, size_t bytes, uint64_t limit_ns, size_t *block_bytes, unsigned *depth, char *why,
                   size_t why_bytes);
 #endif

@@ -24,13 +24,13 @@ $(B)/shim/versions.txt: shim/glibc.txt shim/build.mk
 $(B)/shim/exports.map: shim/exports.txt
 	@mkdir -p $(@D)
 	{ echo '{ global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } > $@
-# policy/build.mk is read later, hence the second expansion.
+# policy/build.mk and nvme/build.mk are read later, hence the second expansion.
 .SECONDEXPANSION:
 $(B)/shim/weak.txt: shim/weak.txt $(B)/shim/versions.txt
 	@mkdir -p $(@D)
 	awk 'NR == FNR { to[$$1] = $$2; next } !/^#/ && NF { print $$1; if ($$1 in to) print to[$$1] }' $(B)/shim/versions.txt $< > $@
-$(B)/shim/whole.o: $(SHIM_OBJS) $$(POLICY_OBJS) $(B)/shim/versions.txt $(B)/shim/weak.txt
-	$(CC) $(SANFLAGS) -nostdlib -r $(SHIM_OBJS) $(POLICY_OBJS) -o $@.tmp
+$(B)/shim/whole.o: $(SHIM_OBJS) $$(POLICY_OBJS) $$(NVME_OBJS) $(B)/shim/versions.txt $(B)/shim/weak.txt
+	$(CC) $(SANFLAGS) -nostdlib -r $(SHIM_OBJS) $(POLICY_OBJS) $(NVME_OBJS) $(LIBURING) -o $@.tmp
 	objcopy $(if $(SAN),,--redefine-syms=$(B)/shim/versions.txt) --weaken-symbols=$(B)/shim/weak.txt $@.tmp $@ && rm $@.tmp
 
 # libdl and libpthread are named although newer glibc has them inside libc: 2.28 has not. A sanitizer brings its own names.

@@ -1,0 +1,20 @@
+# The drive tier. NVME_OBJS is linked into liboffload.so by shim/build.mk, together with the static liburing (LIBURING).
+NVME_SRC := $(filter-out nvme/bench.c,$(wildcard nvme/*.c))
+NVME_OBJS := $(NVME_SRC:%.c=$(B)/%.o)
+NVME_HDR := $(wildcard nvme/*.h)
+LIBURING := $(shell $(CC) -print-file-name=liburing.a)
+
+$(B)/nvme/%.o: nvme/%.c $(NVME_HDR) nvme/build.mk Makefile
+	@mkdir -p $(@D)
+	$(CC) $(SHIM_CFLAGS) -c $< -o $@
+
+# One file's engine, to be compared with fio.
+$(B)/nvme-bench: $(B)/nvme/bench.o $(NVME_OBJS)
+	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -o $@
+ALL += $(B)/nvme-bench
+
+NVME_ENGINE_TEST := $(B)/test/nvme_engine
+$(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
+UNIT_TESTS += $(NVME_ENGINE_TEST)
