@@ -27,6 +27,7 @@ CUresult kernels_find(CUmodule module, struct kernels *kernels) {
     }
   }
   DRIVER_TRY(driver.cuModuleGetFunction(&found.gather, module, "off_gather"));
+  DRIVER_TRY(driver.cuModuleGetFunction(&found.gate, module, "off_gate"));
   *kernels = found;
   return CUDA_SUCCESS;
 }
@@ -124,4 +125,11 @@ CUresult kernels_keep(const struct kernels *kernels, enum adam_type type, CUdevi
   void *parameters[] = {&to, &from, &words, &count, &expected};
   return launch(kernels->keep[type], elements ? blocks_for(elements) : 1, THREADS, stream,
                 parameters);
+}
+
+CUresult kernels_gate(const struct kernels *kernels, CUdeviceptr words, uint32_t generation,
+                      CUstream stream) {
+  uint32_t expected = slot_status(generation, SLOT_APPLY);
+  void *parameters[] = {&words, &expected};
+  return launch(kernels->gate, 1, 1, stream, parameters);
 }

@@ -7,8 +7,8 @@
 
 /* Those with a type have one entry for each; `fine` only for the types of two bytes. */
 struct kernels {
-  CUfunction gather, scale[ADAM_TYPES], prologue[ADAM_TYPES], apply[ADAM_TYPES], keep[ADAM_TYPES],
-      fine[ADAM_TYPES];
+  CUfunction gather, gate, scale[ADAM_TYPES], prologue[ADAM_TYPES], apply[ADAM_TYPES],
+      keep[ADAM_TYPES], fine[ADAM_TYPES];
 };
 
 /* The functions of a module that was loaded from kernels.ptx. */
@@ -57,4 +57,7 @@ CUresult kernels_apply(const struct kernels *, const struct kernel_run *, CUdevi
    no elements only that. */
 CUresult kernels_keep(const struct kernels *, enum adam_type, CUdeviceptr to, CUdeviceptr from,
                       uint64_t elements, CUdeviceptr words, uint32_t generation, CUstream);
+
+/* Behind a wait for words->ready (frames.h): traps unless the status says that the generation's pieces are there. */
+CUresult kernels_gate(const struct kernels *, CUdeviceptr words, uint32_t generation, CUstream);
 #endif

@@ -6,11 +6,14 @@
 #include "calibrate.h"
 #include "ring.h"
 
-/* Consecutive blocks of one tensor that go through one slot of the ring. */
+/* Consecutive blocks of one tensor that go through one slot of the ring. Either none or all of them have state on drives. */
 struct run_of_blocks {
   unsigned tensor, chunk, blocks;
   uint64_t elements;
   bool verified; /* its turn for OFFLOAD_VERIFY */
+  bool drive;
+  struct paged_state
+      *paged; /* of a drive run, from drive_begin until whoever works on it takes it over */
 };
 
 struct plan {
@@ -29,6 +32,10 @@ struct plan {
   unsigned run_count, ours,
       rest; /* runs; blocks that are ours; blocks that stay the program's kernel's */
   uint64_t ours_elements, rest_elements;
+  /* Of ours, those in front, with no state on drives: blocks, their elements, their runs. The others are the drive tier's. */
+  unsigned resident, resident_runs;
+  uint64_t resident_elements;
+  uint64_t drive_elements_most; /* in a run of the drive tier */
   struct run_of_blocks runs[BLOCKS_MOST];
   unsigned char ours_metadata[METADATA_BYTES_MOST]; /* the launch's, naming only our blocks */
   unsigned char rest_metadata[METADATA_BYTES_MOST]; /* and only the others */
@@ -61,6 +68,27 @@ CUresult plan_broken(struct plan *, CUresult result, const char *what);
     if (plan_result != CUDA_SUCCESS)                                                               \
       return plan_broken(plan, plan_result, #call);                                                \
   } while (0)
+
+/* ---- the drive tier (step_drive.c) ---- */
+
+/* For a launch with blocks of ours on drives, before anything of it is enqueued. drive_ready: frames, words and the keeper are there,
+   and cut_runs knows how long a run may be. drive_begin: every drive run's state is on its way, in the order in which they are
+   worked on. False with why, and nothing of it is left. drive_leave: what nobody took over. */
+bool drive_ready(struct plan *, const char **why);
+bool drive_begin(struct plan *, const char **why);
+void drive_leave(struct plan *);
+/* Whether a run with this many more elements would be too long for a ticket. */
+bool drive_run_fits(const struct plan *, const struct run_of_blocks *, uint64_t elements);
+/* Brings in what the launch names; of its blocks only those with state both on drives and on the device, and its parameters and
+   gradients. */
+CUresult drive_fault_launch(struct plan *);
+CUresult drive_fault_mixed(struct plan *);
+/* What came of the launch's proof, waited for as long as a move waits for streams. */
+enum proof_outcome drive_verdict(const struct plan *);
+/* The drive runs by `stream`, behind everything enqueued so far. */
+CUresult drive_stream(struct plan *);
+/* A slot of staging for something that isn't there yet. */
+struct staging_slot *staging_next(struct staging *);
 
 /* Last, before the CPU step is chosen: takes the proof's inputs, and makes sure that nothing in it
    will wait for launches before it: the program may not get to what they wait for. False with why.

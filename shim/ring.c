@@ -520,6 +520,7 @@ void ring_forget(CUcontext context, bool gone) {
     if (ring->worker)
       worker_stop(ring->worker);
     free(ring->verifier);
+    free(ring->gates);
     rings[i] = NULL;
     staging_forget(&ring->staging);
     free(ring);

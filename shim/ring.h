@@ -64,6 +64,7 @@ struct ring_inputs {
 };
 
 struct verifier; /* verify.h */
+struct gates;    /* step_drive.c */
 
 struct ring {
   CUcontext context;
@@ -101,6 +102,7 @@ struct ring {
   bool calibration_given_up; /* the scratch stream was not done in time: it may still use both */
   uint64_t calibration_next_step; /* state_step() at which the next try may be made */
 
+  struct gates *gates;       /* allocated; NULL before the first drive run */
   struct verifier *verifier; /* allocated; NULL before anything was to be verified */
 
   bool opened, staged, prepared, cannot_prepare;

@@ -9,6 +9,7 @@
 #include "early.h"
 #include "foreign.h"
 #include "lock.h"
+#include "pace.h"
 #include "plan.h"
 #include "process.h"
 #include "quiet.h"
@@ -116,6 +117,9 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
   const struct launch *launch = plan->launch;
   struct report_function *row = plan->function->row;
   CUcontext context = NULL;
+  const CUresult brought = drive_fault_launch(plan);
+  if (brought != CUDA_SUCCESS)
+    return brought;
   if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS) {
     struct ring *ring = ring_find(context);
     step_past_staging(ring);
@@ -159,26 +163,35 @@ static void list_tensors(const struct plan *plan) {
   }
 }
 
-/* Whether all state that a block steps lies on host pieces. */
-static bool block_on_host(const struct family *family, const unsigned char *metadata,
-                          unsigned block) {
+/* Whether all state that a block steps is off the device, and any of it on drives. */
+static bool block_off_device(const struct family *family, const unsigned char *metadata,
+                             unsigned block, bool *drive) {
   const unsigned tensor = metadata_block_tensor(family, metadata, block);
   const size_t offset =
       (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
   const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
-  for (unsigned list = LIST_STATE; list < family->lists; list++)
-    if (!range_on_host(metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset,
-                       bytes))
+  *drive = false;
+  for (unsigned list = LIST_STATE; list < family->lists; list++) {
+    bool any;
+    if (!range_off_device(metadata_address(family, metadata, (enum tensor_list)list, tensor) +
+                              offset,
+                          bytes, &any))
       return false;
+    *drive |= any;
+  }
   return true;
 }
 
-/* Parts the launch: blocks whose state lies wholly on host pieces are ours, if `any` may be. */
+/* Parts the launch: blocks whose state is wholly off the device are ours, if `any` may be; those with some of it on drives are named
+   behind the others. */
 static void part_blocks(struct plan *plan, bool any) {
   const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
+  static unsigned short on_drives[BLOCKS_MOST]; /* under the enqueue lock */
+  unsigned drives = 0;
   plan->ours = plan->rest = 0;
   plan->ours_elements = plan->rest_elements = 0;
+  plan->drive_elements_most = UINT64_MAX;
   if (any) {
     memcpy(plan->ours_metadata, metadata, family->metadata_bytes);
     memcpy(plan->rest_metadata, metadata, family->metadata_bytes);
@@ -187,7 +200,12 @@ static void part_blocks(struct plan *plan, bool any) {
     const unsigned tensor = metadata_block_tensor(family, metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, metadata, block);
     const uint64_t elements = metadata_chunk_elements(family, metadata, block);
-    if (any && block_on_host(family, metadata, block)) {
+    bool drive;
+    if (any && block_off_device(family, metadata, block, &drive)) {
+      if (drive) {
+        on_drives[drives++] = (unsigned short)block;
+        continue;
+      }
       metadata_set_block(family, plan->ours_metadata, plan->ours++, tensor, chunk);
       plan->ours_elements += elements;
     } else {
@@ -196,6 +214,15 @@ static void part_blocks(struct plan *plan, bool any) {
       plan->rest++;
       plan->rest_elements += elements;
     }
+  }
+  plan->resident = plan->ours;
+  plan->resident_elements = plan->ours_elements;
+  for (unsigned i = 0; i < drives; i++) {
+    const unsigned block = on_drives[i];
+    metadata_set_block(family, plan->ours_metadata, plan->ours++,
+                       metadata_block_tensor(family, metadata, block),
+                       (unsigned)metadata_block_chunk(family, metadata, block));
+    plan->ours_elements += metadata_chunk_elements(family, metadata, block);
   }
 }
 
@@ -221,38 +248,40 @@ static size_t chunk_bytes(const struct family *family) {
   return staging_bytes((size_t)states * CHUNK_ELEMENTS * family->state_bytes, states);
 }
 
+/* What was written last is worked on first: more of it is still in frames. */
+static void turn_drive_runs(struct plan *plan) {
+  const struct pace *pace = pace_current();
+  if (!pace || pace->step % 2 == 0)
+    return;
+  for (unsigned i = plan->resident_runs, j = plan->run_count; i + 1 < j; i++) {
+    const struct run_of_blocks run = plan->runs[--j];
+    plan->runs[j] = plan->runs[i];
+    plan->runs[i] = run;
+  }
+}
+
 /* Cuts our blocks into runs of at most so many elements. */
 static void cut_runs(struct plan *plan, uint64_t most) {
   const struct family *family = &plan->function->family;
-  plan->run_count = 0;
+  plan->run_count = plan->resident_runs = 0;
   for (unsigned block = 0; block < plan->ours; block++) {
     const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, block);
     const unsigned chunk = (unsigned)metadata_block_chunk(family, plan->ours_metadata, block);
     const uint64_t elements = metadata_chunk_elements(family, plan->ours_metadata, block);
     struct run_of_blocks *run = plan->run_count ? &plan->runs[plan->run_count - 1] : NULL;
-    if (run && run->tensor == tensor && run->chunk + run->blocks == chunk &&
-        run->elements + elements <= most) {
+    const bool drive = block >= plan->resident;
+    if (run && run->tensor == tensor && run->chunk + run->blocks == chunk && run->drive == drive &&
+        run->elements + elements <= most && (!drive || drive_run_fits(plan, run, elements))) {
       run->blocks++;
       run->elements += elements;
     } else {
       plan->runs[plan->run_count++] = (struct run_of_blocks){
-          .tensor = tensor, .chunk = chunk, .blocks = 1, .elements = elements};
+          .tensor = tensor, .chunk = chunk, .blocks = 1, .elements = elements, .drive = drive};
     }
+    if (!drive)
+      plan->resident_runs = plan->run_count;
   }
-}
-
-/* A tensor's runs follow each other, in every launch that PyTorch makes; `cpu` numbers tensors by
- * that. */
-static bool runs_in_order(const struct plan *plan) {
-  bool seen[TENSORS_MOST] = {false};
-  for (unsigned i = 0; i < plan->run_count; i++) {
-    if (i && plan->runs[i].tensor == plan->runs[i - 1].tensor)
-      continue;
-    if (seen[plan->runs[i].tensor])
-      return false;
-    seen[plan->runs[i].tensor] = true;
-  }
-  return true;
+  turn_drive_runs(plan);
 }
 
 /* ---- the decision ---- */
@@ -291,10 +320,6 @@ static bool cpu_possible(struct plan *plan, const char **why) {
     return false;
   }
   cut_runs(plan, piece);
-  if (!runs_in_order(plan)) {
-    *why = "a launch names a tensor's chunks in several places";
-    return false;
-  }
   plan->branch = calibrate(plan->ring, api, plan->function, arguments, why);
   if (!plan->branch)
     return false;
@@ -334,6 +359,7 @@ static bool staged(struct plan *plan, const char **why) {
       return false;
   }
   const size_t chunks = staging->slot_bytes / least;
+  plan->drive_elements_most = chunks * CHUNK_ELEMENTS;
   cut_runs(plan, chunks * CHUNK_ELEMENTS);
   return true;
 }
@@ -351,6 +377,8 @@ static CUresult carry_out(struct plan *plan) {
   CUresult result = state_launch(tensors, tensor_count, plan->stream);
   if (result != CUDA_SUCCESS)
     return result;
+  if ((result = drive_fault_mixed(plan)) != CUDA_SUCCESS)
+    return result;
   part_blocks(plan, range_any_host());
   count_named(plan);
   if (row) {
@@ -360,6 +388,7 @@ static CUresult carry_out(struct plan *plan) {
                               memory_order_relaxed);
     atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
+  const bool drives = plan->resident < plan->ours;
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
   if (!opened(plan, &why))
@@ -367,22 +396,28 @@ static CUresult carry_out(struct plan *plan) {
   if (ring_taken(plan->ring, plan->stream))
     return launch_direct(plan, "steps of several streams at once: the later one is left to the "
                                "program's kernel");
+  const char *unstaged = "";
+  if (drives && (!drive_ready(plan, &unstaged) || !staged(plan, &unstaged)))
+    return launch_direct(plan, unstaged);
   bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
   if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed)) {
     why = proof_refused;
     cpu = false;
   }
   cpu = cpu && step_cpu_ready(plan, &why);
-  const char *unstaged = "";
   if (!cpu && !staged(plan, &unstaged))
     return launch_direct(plan, unstaged);
-  if (cpu)
+  if (drives && !drive_begin(plan, &unstaged))
+    return launch_direct(plan, unstaged);
+  if (cpu || drives)
     step_past_staging(plan->ring);
   note_written(plan, plan->ring);
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
-  return cpu ? step_cpu(plan) : step_stream(plan);
+  result = cpu ? step_cpu(plan) : step_stream(plan);
+  drive_leave(plan);
+  return result;
 }
 
 /* A launch into a capture goes to the graph as it is, one beside a capture to the driver: what they

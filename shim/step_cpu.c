@@ -80,7 +80,7 @@ static bool take_inputs(struct plan *plan) {
 
 bool step_cpu_ready(struct plan *plan, const char **why) {
   *why = "more steps are in flight than the CPU step keeps account of: this one is streamed";
-  return worker_has_room(plan->ring->worker, plan->run_count + 1) && take_inputs(plan) &&
+  return worker_has_room(plan->ring->worker, plan->run_count + 2) && take_inputs(plan) &&
          verify_ready(plan, why);
 }
 
@@ -136,7 +136,7 @@ static void hand_proof(struct cpu_step *step) {
       .found_inf_gathered = arguments->found_inf != NULL,
       .candidate = plan->branch->candidate,
       .hyper = step->hyper,
-      .elements = plan->ours_elements,
+      .elements = plan->resident_elements,
       .refused = &plan->branch->refused,
       .row = plan->function->row,
       .checked = verify_function(plan),
@@ -214,6 +214,7 @@ static struct kernel_run on_device(const struct plan *plan, const struct run_of_
 /* To the worker, then the gradient down. */
 static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *piece) {
   struct plan *plan = step->plan;
+  struct paged_state *paged = plan->runs[i].paged;
   struct ring *ring = plan->ring;
   const struct run_of_blocks *run = &plan->runs[i];
   struct ring_slot *slot = ring_next(ring);
@@ -233,7 +234,7 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
       .words = slot->words,
       .generation = generation,
       .tensor = step->index_of[run->tensor],
-      .last = i + 1 == plan->run_count,
+      .last = i + 1 == plan->run_count && !run->drive && plan->resident == plan->ours,
       .negate = step->hyper.maximize && !prologue,
       .gradient_type = gradient_type,
       .gradient = slot->gradient,
@@ -245,7 +246,9 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
       .elements = run->elements,
       .check =
           piece->verification ? piece->verification->check : (struct piece_check){.words = NULL},
+      .paged = paged,
   };
+  plan->runs[i].paged = NULL;
   worker_step(ring->worker, &job);
 
   /* Not before the slot's last use has left `up`: then the worker may write its words, too. */
@@ -315,19 +318,57 @@ static CUresult enqueue_pieces(struct cpu_step *step) {
   hand_proof(step);
   if (plan->ahead.bulk && !plan->ahead.scalars && !plan->verified) {
     PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->ring->down, plan->ahead.base, 0));
-    for (; early < plan->run_count && early < most && result == CUDA_SUCCESS; early++)
+    for (; early < plan->resident_runs && early < most && result == CUDA_SUCCESS; early++)
       result = enqueue_down(step, early, &first[early]);
   }
   if (result == CUDA_SUCCESS)
     result = enqueue_proof(step);
   for (unsigned i = 0; i < early && result == CUDA_SUCCESS; i++)
     result = enqueue_up(step, &first[i]);
-  for (unsigned i = early; i < plan->run_count && result == CUDA_SUCCESS; i++) {
+  for (unsigned i = early; i < plan->resident_runs && result == CUDA_SUCCESS; i++) {
     result = enqueue_down(step, i, &piece);
     if (result == CUDA_SUCCESS)
       result = enqueue_up(step, &piece);
   }
   return result;
+}
+
+/* The drive runs. The program's kernel can't make up for them where the proof fails: their state is mapped nowhere. So the host waits
+   for the verdict first; where it isn't for the CPU, or doesn't come in time, they are streamed (*streamed), behind the tail. */
+static CUresult enqueue_drive(struct cpu_step *step, bool *streamed) {
+  struct plan *plan = step->plan;
+  struct worker *worker = plan->ring->worker;
+  struct piece piece;
+  CUresult result = CUDA_SUCCESS;
+  const enum proof_outcome outcome = drive_verdict(plan);
+  *streamed = outcome == PROOF_REFUSED || outcome == PROOF_UNKNOWN;
+  if (outcome == PROOF_PROVEN) {
+    report_add(elements_cpu, plan->ours_elements - plan->resident_elements);
+    report_add(elements_drive, plan->ours_elements - plan->resident_elements);
+  }
+  for (unsigned i = plan->resident_runs;
+       i < plan->run_count && !*streamed && result == CUDA_SUCCESS; i++) {
+    result = enqueue_down(step, i, &piece);
+    if (result == CUDA_SUCCESS)
+      result = enqueue_up(step, &piece);
+  }
+  worker_end_launch(worker);
+  return result;
+}
+
+/* The drive runs that the CPU was not to step, and what the program's stream must not get past. */
+static CUresult stream_drive(struct cpu_step *step) {
+  struct plan *plan = step->plan;
+  struct ring *ring = plan->ring;
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->begin, 0));
+  CUresult result = drive_stream(plan);
+  if (result != CUDA_SUCCESS)
+    return result;
+  PLAN_TRY(plan, driver.cuEventRecord(ring->down_last, ring->down));
+  ring->down_used = true;
+  ring_took(ring, plan->stream, ring->down_last);
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->down_last, 0));
+  return CUDA_SUCCESS;
 }
 
 /* The program's kernel, last: it skips when the verdict says that all is done, and does the step
@@ -341,8 +382,9 @@ static CUresult enqueue_tail(struct cpu_step *step) {
   PLAN_TRY(plan, driver.cuEventRecord(ring->up_last, ring->up));
   ring_took(ring, plan->stream, ring->up_last);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->up_last, 0));
-  PLAN_TRY(plan, plan_launch(plan, plan->ours_metadata, plan->ours,
-                             (const float *)(uintptr_t)proof->device_verdict));
+  if (plan->resident)
+    PLAN_TRY(plan, plan_launch(plan, plan->ours_metadata, plan->resident,
+                               (const float *)(uintptr_t)proof->device_verdict));
   PLAN_TRY(plan, driver.cuEventRecord(proof->read, plan->stream));
   proof->used = true;
   return CUDA_SUCCESS;
@@ -352,10 +394,12 @@ CUresult step_cpu(struct plan *plan) {
   struct ring *ring = plan->ring;
   struct cpu_step step = {.plan = plan};
   step.hyper = hyper_of(&plan->arguments);
+  bool numbered[TENSORS_MOST] = {false};
   for (unsigned i = 0; i < plan->run_count; i++) {
     const unsigned tensor = plan->runs[i].tensor;
-    if (step.tensors && step.tensor_of[step.tensors - 1] == tensor)
-      continue; /* a tensor's runs follow each other */
+    if (numbered[tensor])
+      continue;
+    numbered[tensor] = true;
     step.index_of[tensor] = step.tensors;
     step.tensor_of[step.tensors++] = tensor;
   }
@@ -368,5 +412,10 @@ CUresult step_cpu(struct plan *plan) {
     return result;
   step.up_waits = plan->ahead.bulk;
   result = enqueue_pieces(&step);
-  return result == CUDA_SUCCESS ? enqueue_tail(&step) : result;
+  bool streamed = false;
+  if (plan->resident < plan->ours && result == CUDA_SUCCESS)
+    result = enqueue_drive(&step, &streamed);
+  if (result == CUDA_SUCCESS)
+    result = enqueue_tail(&step);
+  return result == CUDA_SUCCESS && streamed ? stream_drive(&step) : result;
 }

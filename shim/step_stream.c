@@ -29,7 +29,7 @@ static unsigned make_group(const struct plan *plan, unsigned first, struct group
   size_t bytes = 0;
   unsigned run = first;
   group->segment_count = 0;
-  for (; run < plan->run_count && run - first < GROUP_TENSORS; run++) {
+  for (; run < plan->resident_runs && run - first < GROUP_TENSORS; run++) {
     const struct run_of_blocks *next = &plan->runs[run];
     const size_t more = staging_bytes(states * next->elements * family->state_bytes, states);
     /* A tensor has one base address in a list. */
@@ -47,7 +47,7 @@ static unsigned make_group(const struct plan *plan, unsigned first, struct group
 }
 
 /* A slot for a group that is not there yet: the next in turn, rather one that holds nothing early. */
-static struct staging_slot *next_slot(struct staging *staging) {
+struct staging_slot *staging_next(struct staging *staging) {
   unsigned at = staging->next;
   while (staging->slots[at].early && (at + 1) % staging->slot_count != staging->next)
     at = (at + 1) % staging->slot_count;
@@ -111,7 +111,7 @@ static CUresult stage_group(struct plan *plan, const struct group *group, unsign
   CUresult result = CUDA_SUCCESS;
   struct staging_slot *slot = early_use(plan->ring, group);
   if (!slot) {
-    slot = next_slot(staging);
+    slot = staging_next(staging);
     result = copy_up(plan, slot, group);
   }
   staging->next = (unsigned)(slot - staging->slots + 1) % staging->slot_count;
@@ -142,7 +142,7 @@ CUresult step_stream(struct plan *plan) {
   struct ring *ring = plan->ring;
   const struct pace *pace = pace_current();
   early_launch(ring, pace ? pace->step : 0);
-  for (unsigned run = 0; run < plan->run_count;) {
+  for (unsigned run = 0; run < plan->resident_runs;) {
     run = make_group(plan, run, &the_group);
     early_tell(ring, &the_group);
   }
@@ -154,18 +154,20 @@ CUresult step_stream(struct plan *plan) {
   /* An earlier step from another program stream may still be copying this state down. */
   if (ring->down_used && !plan->ahead.bulk)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, ring->down_last, 0));
-  for (unsigned run = 0; run < plan->run_count;) {
+  for (unsigned run = 0; run < plan->resident_runs;) {
     const unsigned first = run;
     run = make_group(plan, first, &the_group);
     staging_lay_out(&the_group);
     if ((result = stage_group(plan, &the_group, first)) != CUDA_SUCCESS)
       return result;
   }
+  if ((result = drive_stream(plan)) != CUDA_SUCCESS)
+    return result;
   PLAN_TRY(plan, driver.cuEventRecord(ring->down_last, ring->down));
   ring->down_used = true;
   ring_took(ring, plan->stream, ring->down_last);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->down_last, 0));
-  report_add(elements_stream, plan->ours_elements);
+  report_add(elements_stream, plan->resident_elements);
   if (plan->function->row)
     atomic_fetch_add_explicit(&plan->function->row->launches_stream, 1, memory_order_relaxed);
   early_fill(ring, plan->stream);

@@ -153,6 +153,12 @@ static unsigned mark(struct plan *plan, unsigned every) {
     run->verified =
         every == VERIFY_ALL || (verified->next_piece % every + verified->turn % every) % every == 0;
     verified->next_piece++;
+    if (run->verified && run->drive) {
+      /* Its state is where the program's kernel can't read it. */
+      report_add(unverified_pieces, 1);
+      run->verified = false;
+      verified->missed = true;
+    }
     count += run->verified;
   }
   return count;

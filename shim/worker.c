@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum job_kind { JOB_PROOF, JOB_PIECE, JOB_CALL };
+enum job_kind { JOB_PROOF, JOB_PIECE, JOB_END, JOB_CALL };
 
 struct job {
   enum job_kind kind;
@@ -34,7 +34,8 @@ struct worker {
   pthread_cond_t changed;
   struct job jobs[JOBS];
   uint32_t head, tail; /* jobs taken out and finished, jobs put in */
-  uint32_t launches_begun, launches_done;
+  uint32_t launches_begun, launches_done, proofs_done;
+  enum proof_outcome outcome; /* of the last proof that was done */
   bool started, stopping;
   bool
       call_done; /* the last call's job was done; the worker thread writes it outside the lock, before
@@ -152,18 +153,18 @@ static bool prove(struct worker *worker, const struct proof_job *job, struct ada
   return true;
 }
 
-static void do_proof(struct worker *worker, const struct proof_job *job) {
+static enum proof_outcome do_proof(struct worker *worker, const struct proof_job *job) {
   worker->proof = *job;
   if (!wait_ready(worker, job->ready, job->generation) || worker->stopped) {
     worker->verdict = SLOT_FAILED; /* the verdict word may still be an earlier launch's: leave it */
-    return;
+    return PROOF_FAILED;
   }
   if (skips(worker, job)) { /* nothing is done, by the program's kernel neither */
     worker->verdict = SLOT_REFUSED;
     *job->verdict = 1.0f;
     if (job->row)
       atomic_fetch_add_explicit(&job->row->launches_cpu, 1, memory_order_relaxed);
-    return;
+    return PROOF_SKIPPED;
   }
   const bool proven = prove(worker, job, &worker->proof.hyper);
   worker->verdict = proven ? SLOT_APPLY : SLOT_REFUSED;
@@ -172,28 +173,31 @@ static void do_proof(struct worker *worker, const struct proof_job *job) {
     report_add(elements_cpu, job->elements);
     if (job->row)
       atomic_fetch_add_explicit(&job->row->launches_cpu, 1, memory_order_relaxed);
-    return;
+    return PROOF_PROVEN;
   }
   atomic_store_explicit(job->refused, 1, memory_order_relaxed);
   report_add(refusals, 1);
   report_add(elements_direct, job->elements);
   if (job->row)
     atomic_fetch_add_explicit(&job->row->launches_refused, 1, memory_order_relaxed);
+  return PROOF_REFUSED;
 }
 
 /* ---- a piece ---- */
 
-/* Lets the team step the piece. `states`: where exp_avg, exp_avg_sq and the maximum (or NULL) lie. */
-static bool step(struct worker *worker, const struct piece_job *job,
-                 void *const states[CHECK_STATES]) {
+/* Lets the team step `elements` of the piece from `first` on. `states`: where their exp_avg, exp_avg_sq and the maximum
+   (or NULL) lie. */
+static bool step_stretch(struct worker *worker, const struct piece_job *job, uint64_t first,
+                         uint64_t elements, void *const states[CHECK_STATES]) {
   const struct proof_job *proof = &worker->proof;
+  const size_t update_bytes = adam_type_bytes(adam_type_opmath(proof->candidate.type));
   const struct adam_job step = {
-      .gradient = job->gradient,
+      .gradient = (const char *)job->gradient + first * adam_type_bytes(job->gradient_type),
       .exp_avg = states[0],
       .exp_avg_sq = states[1],
       .max_exp_avg_sq = states[2],
-      .update = job->update,
-      .elements = job->elements,
+      .update = (char *)job->update + first * update_bytes,
+      .elements = elements,
       .negate = job->negate,
       .generation = proof->candidate.generation,
       .form = proof->candidate.form,
@@ -204,14 +208,43 @@ static bool step(struct worker *worker, const struct piece_job *job,
       .eps = proof->hyper.eps,
       .scalars = worker->scalars[job->tensor],
   };
-  if (worker->config->test_worker_lag_us)
-    sleep_ns((long)worker->config->test_worker_lag_us * 1000);
   const uint64_t begun = now_ns();
   const bool done = worker->api->step(worker->team, &step);
   report_add(cpu_ns, now_ns() - begun);
   job->words->lr_decay = step.scalars.lr_decay;
   job->words->lr_decay_double = step.scalars.lr_decay_double;
   return done;
+}
+
+static void lag(const struct worker *worker) {
+  if (worker->config->test_worker_lag_us)
+    sleep_ns((long)worker->config->test_worker_lag_us * 1000);
+}
+
+static bool step(struct worker *worker, const struct piece_job *job,
+                 void *const states[CHECK_STATES]) {
+  lag(worker);
+  return step_stretch(worker, job, 0, job->elements, states);
+}
+
+/* A piece whose state comes and goes. It is waited for in any case: what lets go of it must be one who waited. */
+static enum slot_status step_paged(struct worker *worker, const struct piece_job *job,
+                                   enum slot_status status) {
+  struct paged_state *paged = job->paged;
+  const uint64_t begun = now_ns();
+  const bool there = paged->wait(paged, &worker->failing);
+  report_add(drive_wait_ns, now_ns() - begun);
+  if (status == SLOT_APPLY && !there)
+    status = SLOT_FAILED;
+  if (status == SLOT_APPLY)
+    lag(worker);
+  for (unsigned i = 0; i < paged->count && status == SLOT_APPLY; i++) {
+    const struct stretch *stretch = &paged->stretches[i];
+    if (!step_stretch(worker, job, stretch->first, stretch->elements, stretch->states))
+      status = SLOT_FAILED;
+  }
+  paged->done(paged, status == SLOT_APPLY);
+  return status;
 }
 
 /* After a difference that ends the job nothing more is stepped, and the apply kernel traps. */
@@ -274,7 +307,11 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
    * generation before. */
   if (!wait_ready(worker, &words->ready, job->generation))
     status = SLOT_FAILED;
-  if (status == SLOT_APPLY && check->words) {
+  if (job->paged) {
+    status = step_paged(worker, job, status);
+    if (status == SLOT_APPLY && worker->proof.checked.differed)
+      compare_stepped(&worker->proof.checked);
+  } else if (status == SLOT_APPLY && check->words) {
     status = step_verified(worker, job, &shape, states, &equal);
   } else if (status == SLOT_APPLY) {
     if (!step(worker, job, states))
@@ -321,9 +358,12 @@ static void *work(void *argument) {
       break;
     const struct job job = worker->jobs[worker->head % JOBS];
     pthread_mutex_unlock(&worker->lock);
+    enum proof_outcome outcome = PROOF_UNKNOWN;
     switch (job.kind) {
     case JOB_PROOF:
-      do_proof(worker, &job.proof);
+      outcome = do_proof(worker, &job.proof);
+      break;
+    case JOB_END:
       break;
     case JOB_PIECE:
       do_piece(worker, &job.piece);
@@ -334,8 +374,12 @@ static void *work(void *argument) {
     }
     pthread_mutex_lock(&worker->lock);
     worker->head++;
-    if (job.kind == JOB_PIECE && job.piece.last)
+    if (job.kind == JOB_END || (job.kind == JOB_PIECE && job.piece.last))
       worker->launches_done++;
+    if (job.kind == JOB_PROOF) {
+      worker->outcome = outcome;
+      worker->proofs_done++;
+    }
     pthread_cond_broadcast(&worker->changed);
   }
   pthread_mutex_unlock(&worker->lock);
@@ -407,6 +451,28 @@ void worker_step(struct worker *worker, const struct piece_job *piece) {
   hand_over(worker, &(struct job){.kind = JOB_PIECE, .piece = *piece});
 }
 
+void worker_end_launch(struct worker *worker) {
+  hand_over(worker, &(struct job){.kind = JOB_END});
+}
+
+static struct timespec deadline_in(uint64_t limit_ns) {
+  const uint64_t until = now_ns() + limit_ns;
+  return (struct timespec){.tv_sec = (time_t)(until / 1000000000u),
+                           .tv_nsec = (long)(until % 1000000000u)};
+}
+
+enum proof_outcome worker_wait_proof(struct worker *worker, uint64_t limit_ns) {
+  const struct timespec deadline = deadline_in(limit_ns);
+  int result = 0;
+  pthread_mutex_lock(&worker->lock);
+  while (worker->proofs_done != worker->launches_begun && result == 0)
+    result = pthread_cond_timedwait(&worker->changed, &worker->lock, &deadline);
+  const enum proof_outcome outcome =
+      worker->proofs_done == worker->launches_begun ? worker->outcome : PROOF_UNKNOWN;
+  pthread_mutex_unlock(&worker->lock);
+  return outcome;
+}
+
 bool worker_call(struct worker *worker, const struct adam_job *call) {
   hand_over(worker, &(struct job){.kind = JOB_CALL, .call = call});
   pthread_mutex_lock(&worker->lock);
@@ -437,9 +503,7 @@ bool worker_has_room(struct worker *worker, unsigned jobs) {
 }
 
 bool worker_wait_idle(struct worker *worker, uint64_t limit_ns) {
-  const uint64_t until = now_ns() + limit_ns;
-  const struct timespec deadline = {.tv_sec = (time_t)(until / 1000000000u),
-                                    .tv_nsec = (long)(until % 1000000000u)};
+  const struct timespec deadline = deadline_in(limit_ns);
   pthread_mutex_lock(&worker->lock);
   int result = 0;
   while (worker->head != worker->tail && result == 0)

@@ -82,10 +82,27 @@ struct proof_job {
   bool lr_gathered, scale_gathered, found_inf_gathered;
   struct adam_candidate candidate;
   struct adam_hyper hyper;
-  uint64_t elements;           /* of the launch's pieces, for the counters */
+  uint64_t elements;           /* of the launch's pieces that nobody else counts */
   _Atomic int *refused;        /* set to 1 when the proof fails */
   struct report_function *row; /* may be NULL */
   struct checked_function checked;
+};
+
+/* A piece's state where it doesn't lie end to end, and comes and goes: in frames of the drive tier. Its elements in order, cut
+   so that each stretch of every state lies end to end. */
+struct stretch {
+  uint64_t first, elements; /* of the piece */
+  void *states[CHECK_STATES];
+  unsigned framed; /* bit i: state i lies in a frame, not where it is mapped */
+};
+struct paged_state {
+  /* Until the state is there. False when it never will be (told), or once *give_up is true. */
+  bool (*wait)(struct paged_state *, const _Atomic bool *give_up);
+  /* Lets go of it, and frees it. Once, also where it never came. */
+  void (*done)(struct paged_state *, bool wrote);
+  struct ticket *ticket;
+  unsigned count;
+  struct stretch stretches[];
 };
 
 struct piece_job {
@@ -99,6 +116,8 @@ struct piece_job {
   void *exp_avg, *exp_avg_sq, *max_exp_avg_sq, *update;
   uint64_t elements;
   struct piece_check check;
+  struct paged_state
+      *paged; /* instead of exp_avg, exp_avg_sq and the maximum, unless NULL; never verified */
 };
 
 struct worker;
@@ -115,6 +134,12 @@ bool worker_has_room(struct worker *, unsigned jobs);
    for something that the blocked thread would do next, ask for room first. */
 void worker_prove(struct worker *, const struct proof_job *);
 void worker_step(struct worker *, const struct piece_job *);
+/* Ends a launch whose last piece could not be told when it was handed over. */
+void worker_end_launch(struct worker *);
+
+/* What came of the last proof handed over, waiting for it at most `limit_ns`. */
+enum proof_outcome { PROOF_UNKNOWN, PROOF_PROVEN, PROOF_SKIPPED, PROOF_REFUSED, PROOF_FAILED };
+enum proof_outcome worker_wait_proof(struct worker *, uint64_t limit_ns);
 
 /* Lets the team do a job at once, outside of any launch, and waits for it (calibration). False when
    the job is none that it can do. */

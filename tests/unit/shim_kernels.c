@@ -2,6 +2,7 @@
    decay, any number of elements, starts that no vector can be loaded from, and what a slot's status makes of an update. */
 #include "kernels_ptx.h"
 #include "shim/elements.h"
+#include "shim/frames.h"
 #include "shim/kernels.h"
 #include "tests/lib/tap.h"
 #include <math.h>
@@ -251,6 +252,22 @@ static void test_layout(enum adam_type type, bool scales) {
 }
 
 /* Last: a trap is the context's end. */
+/* Before the tests that trap: a trap is the context's end. */
+static void test_gate(void) {
+  struct gate_words *words;
+  uint32_t after = 0;
+  CU(cuMemHostAlloc((void **)&words, sizeof *words, 0));
+  memset(words, 0, sizeof *words);
+  atomic_store(&words->ready, 3);
+  atomic_store(&words->status, slot_status(3, SLOT_APPLY));
+  CU(kernels_gate(&kernels, (CUdeviceptr)(uintptr_t)words, 3, NULL));
+  CU(cuStreamWriteValue32_v2(NULL, (CUdeviceptr)(uintptr_t)&words->down, 3, 0));
+  CU(cuStreamSynchronize(NULL));
+  after = atomic_load(&words->down);
+  tap_ok(after == 3, "a gate opens for the generation whose pieces are there");
+  CU(cuMemFreeHost(words));
+}
+
 static void test_status(void) {
   struct {
     struct slot_words words;
@@ -304,8 +321,8 @@ static void open_device(void) {
   CU(cuMemAlloc(&device_slot, sizeof(struct slot_words) + ROOM_BYTES));
 }
 
-/* In a child: the two traps each need a context of their own. */
-static pid_t failing_child(void) {
+/* In a child: each trap needs a context of its own. */
+static pid_t failing_child(bool gate) {
   fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
@@ -315,7 +332,13 @@ static pid_t failing_child(void) {
     struct slot_words words = {.ready = 0};
     atomic_store(&words.status, slot_status(3, SLOT_FAILED));
     CU(cuMemcpyHtoD(device_slot, &words, sizeof words));
-    CU(kernels_apply(&kernels, &run, device_slot, 3, NULL));
+    if (gate)
+      CU(kernels_gate(&kernels,
+                      device_slot + offsetof(struct slot_words, status) -
+                          offsetof(struct gate_words, status),
+                      3, NULL));
+    else
+      CU(kernels_apply(&kernels, &run, device_slot, 3, NULL));
     _exit(cuCtxSynchronize() == CUDA_SUCCESS ? 1 : 0);
   }
   return child;
@@ -327,8 +350,11 @@ int main(void) {
   api = offload_adam();
   driver.cuLaunchKernel = cuLaunchKernel;
   driver.cuModuleGetFunction = cuModuleGetFunction;
-  const pid_t child = failing_child();
+  pid_t child = failing_child(false);
   tap_ok(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a failed slot traps");
+  child = failing_child(true);
+  tap_ok(child > 0 && waitpid(child, &status, 0) == child && status == 0,
+         "a gate whose pieces never came traps");
   open_device();
   team = api->team_create(1, ADAM_ISA_AUTO, why, sizeof why);
   if (!tap_ok(team != NULL, "a team is made%s", why))
@@ -341,6 +367,7 @@ int main(void) {
   for (int type = 0; type < ADAM_TYPES; type++)
     for (int scales = 0; scales < 2; scales++)
       test_layout((enum adam_type)type, scales);
+  test_gate();
   test_status();
   api->team_destroy(team);
   return tap_done();

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -190,6 +191,121 @@ static void test_refusal_of_equals(struct worker *worker) {
          "a wrong probe is seen beside a right one with the same step counter");
 }
 
+/* State in two places that are there when told, and what the worker did with it. */
+struct places {
+  struct paged_state *paged;
+  _Atomic bool there, lost;
+  unsigned waits;
+  bool wrote;
+  unsigned dones;
+};
+static struct places places;
+
+static bool places_wait(struct paged_state *paged, const _Atomic bool *give_up) {
+  (void)paged;
+  places.waits++;
+  while (!atomic_load(&places.there) && !atomic_load(&places.lost) && !atomic_load(give_up))
+    nap(20000);
+  return atomic_load(&places.there);
+}
+
+static void places_done(struct paged_state *paged, bool wrote) {
+  places.dones++;
+  places.wrote = wrote;
+  free(paged);
+}
+
+/* Three stretches over the slot's own m and v, swapped about: nothing lies where the piece's elements would have it. */
+enum { CUT_ONE = 301, CUT_TWO = 700 };
+static float paged_m[ELEMENTS + 64], paged_v[ELEMENTS + 64];
+
+static void page(const struct slot *slot) {
+  static const uint64_t cuts[] = {0, CUT_ONE, CUT_TWO, ELEMENTS};
+  struct paged_state *paged = calloc(1, sizeof *paged + 3 * sizeof *paged->stretches);
+  places = (struct places){.paged = paged};
+  paged->wait = places_wait;
+  paged->done = places_done;
+  for (unsigned i = 0; i < 3; i++) {
+    const uint64_t first = cuts[i], count = cuts[i + 1] - first;
+    float *m = paged_m + first + (size_t)16 * i + 1, *v = paged_v + first + (size_t)8 * i;
+    memcpy(m, slot->m + first, count * sizeof *m);
+    memcpy(v, slot->v + first, count * sizeof *v);
+    paged->stretches[paged->count++] =
+        (struct stretch){.first = first, .elements = count, .states = {m, v}};
+  }
+}
+
+/* What the places hold, put together in a slot. */
+static void put_together(struct slot *slot) {
+  static const uint64_t cuts[] = {0, CUT_ONE, CUT_TWO, ELEMENTS};
+  for (unsigned i = 0; i < 3; i++) {
+    const size_t first = cuts[i], bytes = (cuts[i + 1] - first) * sizeof(float);
+    memcpy(slot->m + first, paged_m + first + (size_t)16 * i + 1, bytes);
+    memcpy(slot->v + first, paged_v + first + (size_t)8 * i, bytes);
+  }
+}
+
+static void hand_paged(struct worker *worker, uint32_t generation, bool wrong) {
+  const struct proof_job proof = proof_job(generation, 2);
+  struct piece_job piece = piece_job(&slots[0], generation, 1, false);
+  piece.exp_avg = piece.exp_avg_sq = NULL;
+  piece.paged = places.paged;
+  worker_prove(worker, &proof);
+  tap_ok(worker_wait_proof(worker, 1000000) == PROOF_UNKNOWN,
+         "the verdict of a proof that is not down is not known in time");
+  device_proof(2, 5, wrong);
+  atomic_store_explicit(&proof_ready, generation, memory_order_release);
+  tap_ok(worker_wait_proof(worker, 10000000000u) == (wrong ? PROOF_REFUSED : PROOF_PROVEN),
+         "then it is: %s", wrong ? "refused" : "proven");
+  worker_step(worker, &piece);
+  atomic_store_explicit(&slots[0].words.ready, generation, memory_order_release);
+}
+
+static void test_paged(struct worker *worker) {
+  static struct slot before;
+  struct slot *slot = &slots[0];
+  fill(slot);
+  before = *slot;
+  page(slot);
+  hand_paged(worker, 4, false);
+  nap(20000000);
+  tap_ok(atomic_load(&slot->words.done) != 4, "a piece whose state is on its way waits for it");
+  atomic_store(&places.there, true);
+  wait_done(slot, 4);
+  put_together(slot);
+  tap_ok(atomic_load(&slot->words.status) == slot_status(4, SLOT_APPLY) &&
+             stepped_right(&before, slot, 6),
+         "its stretches are stepped as the whole piece would be");
+  tap_ok(places.waits == 1 && places.dones == 1 && places.wrote, "and let go of once, as written");
+  const uint32_t launch = worker_launches_begun(worker);
+  tap_ok(worker_wait_idle(worker, 1000000000) && !worker_launch_done(worker, launch),
+         "the launch isn't done yet");
+  worker_end_launch(worker);
+  tap_ok(worker_wait_idle(worker, 1000000000) && worker_launch_done(worker, launch),
+         "until it is ended");
+
+  fill(slot);
+  page(slot);
+  hand_paged(worker, 5, true);
+  atomic_store(&places.there, true);
+  wait_done(slot, 5);
+  put_together(slot);
+  tap_ok(atomic_load(&slot->words.status) == slot_status(5, SLOT_REFUSED) &&
+             memcmp(slot->m, before.m, sizeof before.m) == 0 && places.dones == 1 && !places.wrote,
+         "refused, its state is let go of as it came");
+  worker_end_launch(worker);
+
+  page(slot);
+  hand_paged(worker, 6, false);
+  atomic_store(&places.lost, true);
+  wait_done(slot, 6);
+  put_together(slot);
+  tap_ok(atomic_load(&slot->words.status) == slot_status(6, SLOT_FAILED) &&
+             memcmp(slot->m, before.m, sizeof before.m) == 0 && places.dones == 1 && !places.wrote,
+         "state that never comes fails the piece, and nothing is written");
+  worker_end_launch(worker);
+}
+
 /* Plays the down stream of many launches, each with a piece per slot. */
 struct device {
   uint32_t first, count;
@@ -305,6 +421,7 @@ int main(void) {
   test_order(worker);
   test_refusal(worker);
   test_refusal_of_equals(worker);
+  test_paged(worker);
   test_many(worker);
 
   float g[4] = {1, 2, 3, 4}, m[4] = {0}, v[4] = {0}, u[4] = {0};

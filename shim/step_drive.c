@@ -1,0 +1,434 @@
+/* The step's part of the drive tier: a *drive run* is a run of blocks some of whose state is on drives, the rest on the host. Its
+   pieces on drives are named by one ticket (frames.h), made at the launch's begin with those of all its drive runs, so that reads
+   fly while other runs are worked on. Callers: step.c, step_cpu.c (the worker waits for the ticket, paged_state), step_stream.c
+   (the GPU does, below). Under the enqueue lock, but for the two calls of paged_state, which are the worker's.
+
+   Streamed, each run is a group of its own in a slot of staging:
+
+     up stream       wait slot free, words->ready | off_gate: traps unless the pieces came | frames up | event
+     program stream  wait event | kernel over the run | event
+     down stream     wait event | down to the frames | event (slot free) | words->down
+
+   The keeper thread (frames.h) has the ticket before the first of these calls. Words are a run's, and used again only when `down` has
+   come: the keeper is free to be ahead of the GPU, but must not write words that a gate in front has yet to read. */
+#include "drive.h"
+#include "early.h"
+#include "frames.h"
+#include "move.h"
+#include "plan.h"
+#include "process.h"
+#include "range.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* frames.c and drive.c: no launch has drive runs in a build without them. */
+#pragma weak drive_fault_locked
+#pragma weak frames_count
+#pragma weak frames_find
+#pragma weak frames_lost
+#pragma weak frames_of
+#pragma weak frames_stream_ready
+#pragma weak ticket_add
+#pragma weak ticket_drop
+#pragma weak ticket_go
+#pragma weak ticket_make
+#pragma weak ticket_release
+#pragma weak ticket_wait
+#pragma weak ticket_watch
+
+/* More than any pair of launches has drive runs. */
+enum { GATES = 2 * BLOCKS_MOST, GATES_AT_ONCE = 64 };
+
+struct gate {
+  struct gate_words *words; /* pinned; goes with the context */
+  uint32_t generation;
+};
+struct gates {
+  unsigned count, next;
+  struct gate gates[GATES];
+};
+
+/* ---- pieces of a run ---- */
+
+static size_t state_bytes(const struct plan *plan) {
+  return plan->function->family.state_bytes;
+}
+
+static unsigned pieces_between(const struct range *range, uintptr_t address, size_t bytes) {
+  const uintptr_t first = (address - range->base) / range->piece_bytes;
+  return (unsigned)((address - range->base + bytes - 1) / range->piece_bytes - first + 1);
+}
+
+/* Of all states of a run with so many elements. */
+static unsigned run_pieces(const struct plan *plan, const struct run_of_blocks *run,
+                           uint64_t elements) {
+  unsigned pieces = 0;
+  for (unsigned i = 0; i < family_states(&plan->function->family); i++) {
+    const uintptr_t address = run_address(plan, run, LIST_STATE + i);
+    const struct range *range = range_find(address);
+    pieces += range ? pieces_between(range, address, elements * state_bytes(plan)) : 1;
+  }
+  return pieces;
+}
+
+bool drive_run_fits(const struct plan *plan, const struct run_of_blocks *run, uint64_t elements) {
+  const struct frames *frames = plan->ring ? frames_find(plan->ring->context) : NULL;
+  return run->elements + elements <= plan->drive_elements_most && frames &&
+         run_pieces(plan, run, run->elements + elements) <= frames_count(frames) / 4;
+}
+
+/* ---- what the worker waits for ---- */
+
+/* A read that failed in the middle of a step: there is no way on. */
+static void say_lost(void) {
+  char reason[512];
+  snprintf(reason, sizeof reason,
+           "state could not be read back from a drive (%s) in the middle of a step; go back to the "
+           "last checkpoint",
+           frames_lost());
+  process_stop(reason);
+}
+
+static bool paged_wait(struct paged_state *paged, const _Atomic bool *give_up) {
+  const enum ticket_state state = ticket_wait(paged->ticket, UINT64_MAX, give_up);
+  if (state == TICKET_FAILED && *frames_lost())
+    say_lost();
+  return state == TICKET_READY;
+}
+
+static void paged_done(struct paged_state *paged, bool wrote) {
+  ticket_release(paged->ticket, wrote);
+  free(paged);
+}
+
+/* Where one state's bytes at an address lie, and how many of `bytes` lie end to end. */
+static bool locate(struct paged_state *paged, uintptr_t address, size_t *bytes, void **at,
+                   bool *framed) {
+  struct range *range = range_find(address);
+  if (!range)
+    return false;
+  const size_t offset = address - range->base, inside = offset % range->piece_bytes;
+  const struct piece *piece = &range->pieces[offset / range->piece_bytes];
+  if (*bytes > range->piece_bytes - inside)
+    *bytes = range->piece_bytes - inside;
+  *framed = piece->tier == PIECE_DRIVE;
+  if (!*framed) {
+    *at =
+        (void *)address; /* NOLINT(performance-no-int-to-ptr): where the host's pages are mapped */
+    return true;
+  }
+  char *frame = ticket_add(paged->ticket, piece->unit, false);
+  *at = frame + inside;
+  return frame != NULL;
+}
+
+/* The run's stretches, and its pieces named in the ticket. Elements that a border of pieces cuts there are none: pieces are made of
+   whole elements, and tensors aligned to them. */
+static bool fill_stretches(const struct plan *plan, const struct run_of_blocks *run,
+                           struct paged_state *paged) {
+  const unsigned states = family_states(&plan->function->family);
+  const size_t element = state_bytes(plan);
+  for (uint64_t first = 0; first < run->elements;) {
+    struct stretch *stretch = &paged->stretches[paged->count++];
+    size_t bytes = (run->elements - first) * element;
+    *stretch = (struct stretch){.first = first};
+    for (unsigned i = 0; i < states; i++) {
+      bool framed = false;
+      if (!locate(paged, run_address(plan, run, LIST_STATE + i) + first * element, &bytes,
+                  &stretch->states[i], &framed))
+        return false;
+      stretch->framed |= framed ? 1u << i : 0;
+    }
+    stretch->elements = bytes / element;
+    if (!stretch->elements)
+      return false;
+    first += stretch->elements;
+  }
+  return true;
+}
+
+static struct paged_state *page(const struct plan *plan, const struct run_of_blocks *run,
+                                struct frames *frames) {
+  const size_t most = run_pieces(plan, run, run->elements);
+  struct paged_state *paged = calloc(1, sizeof *paged + most * sizeof *paged->stretches);
+  if (!paged)
+    return NULL;
+  paged->wait = paged_wait;
+  paged->done = paged_done;
+  paged->ticket = ticket_make(frames, TICKET_STEP);
+  if (paged->ticket && fill_stretches(plan, run, paged))
+    return paged;
+  if (paged->ticket)
+    ticket_drop(paged->ticket);
+  free(paged);
+  return NULL;
+}
+
+/* ---- a launch ---- */
+
+/* Words whose last use is over, as many as the launch has drive runs. */
+static bool reserve_gates(struct ring *ring, unsigned wanted) {
+  if (!ring->gates && !(ring->gates = calloc(1, sizeof *ring->gates)))
+    return false;
+  struct gates *gates = ring->gates;
+  unsigned idle = 0;
+  for (unsigned i = 0; i < gates->count; i++)
+    idle += atomic_load(&gates->gates[i].words->down) == gates->gates[i].generation;
+  for (; idle < wanted; idle += GATES_AT_ONCE) {
+    void *memory = NULL;
+    if (gates->count + GATES_AT_ONCE > GATES || process_capture_open() ||
+        ring_pin(&memory, GATES_AT_ONCE * sizeof(struct gate_words)) != CUDA_SUCCESS)
+      return false;
+    for (unsigned i = 0; i < GATES_AT_ONCE; i++)
+      gates->gates[gates->count++].words = (struct gate_words *)memory + i;
+  }
+  return true;
+}
+
+static struct gate *next_gate(struct gates *gates) {
+  struct gate *gate;
+  do
+    gate = &gates->gates[gates->next++ % gates->count];
+  while (atomic_load(&gate->words->down) != gate->generation);
+  return gate;
+}
+
+/* The pieces of the context's ranges are of one size. */
+static size_t piece_bytes_of(const struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  const unsigned tensor = metadata_block_tensor(family, plan->ours_metadata, plan->resident);
+  const struct range *range =
+      range_find(metadata_address(family, plan->ours_metadata, LIST_STATE, tensor));
+  return range ? range->piece_bytes : 0;
+}
+
+bool drive_ready(struct plan *plan, const char **why) {
+  static char reason[256];
+  *why = reason;
+  if (!driver.cuStreamWaitValue32_v2 || !driver.cuStreamWriteValue32_v2) {
+    *why = "the driver has no stream memory operations";
+    return false;
+  }
+  struct frames *frames =
+      frames_of(plan->ring->context, piece_bytes_of(plan), reason, sizeof reason);
+  if (!frames || !frames_stream_ready(frames, reason, sizeof reason))
+    return false;
+  if (!plan->ring->kernels.gate) {
+    *why = "our kernels could not be loaded";
+    return false;
+  }
+  return true;
+}
+
+bool drive_begin(struct plan *plan, const char **why) {
+  struct frames *frames = frames_find(plan->ring->context);
+  *why = "there is no memory for what a step on drives needs";
+  if (!frames || !reserve_gates(plan->ring, plan->run_count - plan->resident_runs))
+    return false;
+  for (unsigned i = plan->resident_runs; i < plan->run_count; i++)
+    if (!(plan->runs[i].paged = page(plan, &plan->runs[i], frames))) {
+      while (i-- > plan->resident_runs) {
+        ticket_drop(plan->runs[i].paged->ticket);
+        free(plan->runs[i].paged);
+        plan->runs[i].paged = NULL;
+      }
+      return false;
+    }
+  for (unsigned i = plan->resident_runs; i < plan->run_count; i++)
+    ticket_go(plan->runs[i].paged->ticket);
+  return true;
+}
+
+void drive_leave(struct plan *plan) {
+  for (unsigned i = plan->resident_runs; i < plan->run_count; i++) {
+    struct paged_state *paged = plan->runs[i].paged;
+    plan->runs[i].paged = NULL;
+    if (paged)
+      paged->done(paged, false);
+  }
+}
+
+enum proof_outcome drive_verdict(const struct plan *plan) {
+  return worker_wait_proof(plan->ring->worker, move_wait_ns);
+}
+
+/* ---- for the program's kernel ---- */
+
+static CUresult fault(uintptr_t address, size_t bytes) {
+  struct range *range = bytes ? range_find(address) : NULL;
+  if (!range || !atomic_load(&range->drive_pieces))
+    return CUDA_SUCCESS;
+  const size_t offset = address - range->base;
+  if (bytes > range->bytes - offset)
+    bytes = range->bytes - offset;
+  return drive_fault_locked(range, (uint32_t)(offset / range->piece_bytes),
+                            (uint32_t)((offset + bytes - 1) / range->piece_bytes));
+}
+
+/* Lists [first, last) of a block's. */
+static CUresult fault_block(const struct plan *plan, unsigned block, unsigned first,
+                            unsigned last) {
+  const struct family *family = &plan->function->family;
+  const unsigned char *metadata = plan->arguments.metadata;
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS;
+  const size_t elements = (size_t)metadata_chunk_elements(family, metadata, block);
+  CUresult result = CUDA_SUCCESS;
+  for (unsigned list = first; list < last && result == CUDA_SUCCESS; list++) {
+    const size_t element = element_bytes(family, (enum tensor_list)list);
+    result =
+        fault(metadata_address(family, metadata, (enum tensor_list)list, tensor) + chunk * element,
+              elements * element);
+  }
+  return result;
+}
+
+CUresult drive_fault_launch(struct plan *plan) {
+  CUresult result = CUDA_SUCCESS;
+  if (!range_any_drive())
+    return CUDA_SUCCESS;
+  for (unsigned block = 0; block < plan->launch->grid[0] && result == CUDA_SUCCESS; block++)
+    result = fault_block(plan, block, 0, plan->function->family.lists);
+  return result;
+}
+
+/* Whether a block has state on drives, and state that isn't off the device. */
+static bool mixed(const struct plan *plan, unsigned block) {
+  const struct family *family = &plan->function->family;
+  const unsigned char *metadata = plan->arguments.metadata;
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const size_t offset =
+      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
+  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
+  bool drive = false, off = true, any;
+  for (unsigned list = LIST_STATE; list < family->lists; list++) {
+    off &= range_off_device(
+        metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset, bytes, &any);
+    drive |= any;
+  }
+  return drive && !off;
+}
+
+CUresult drive_fault_mixed(struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  CUresult result = CUDA_SUCCESS;
+  if (!range_any_drive())
+    return CUDA_SUCCESS;
+  for (unsigned block = 0; block < plan->launch->grid[0] && result == CUDA_SUCCESS; block++)
+    result = fault_block(plan, block, 0, LIST_STATE);
+  /* Bringing one in may part another, whose pieces it shares, in front: so until none is left. Each time some came in. */
+  for (bool found = true; found && result == CUDA_SUCCESS;) {
+    found = false;
+    for (unsigned block = 0; block < plan->launch->grid[0] && result == CUDA_SUCCESS; block++)
+      if (mixed(plan, block)) {
+        found = true;
+        result = fault_block(plan, block, LIST_STATE, family->lists);
+      }
+  }
+  return result;
+}
+
+/* ---- streamed ---- */
+
+/* The run's states in the slot, each with its address's low bits. */
+static void lay_out(const struct plan *plan, const struct run_of_blocks *run,
+                    size_t offsets[STATES_MOST]) {
+  size_t end = 0;
+  for (unsigned i = 0; i < family_states(&plan->function->family); i++) {
+    offsets[i] = end + (run_address(plan, run, LIST_STATE + i) - end) % STAGING_ALIGNMENT;
+    end = offsets[i] + run->elements * state_bytes(plan);
+  }
+}
+
+static CUresult copy_run(struct plan *plan, const struct paged_state *paged, CUdeviceptr slot,
+                         const size_t offsets[STATES_MOST], bool up) {
+  const size_t element = state_bytes(plan);
+  const CUstream stream = up ? plan->ring->up : plan->ring->down;
+  for (unsigned i = 0; i < paged->count; i++) {
+    const struct stretch *stretch = &paged->stretches[i];
+    const size_t bytes = stretch->elements * element;
+    for (unsigned k = 0; k < family_states(&plan->function->family); k++) {
+      const CUdeviceptr there = slot + offsets[k] + stretch->first * element;
+      void *here = stretch->states[k];
+      if (stretch->framed & 1u << k && up)
+        PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(there, here, bytes, stream));
+      else if (stretch->framed & 1u << k)
+        PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(here, there, bytes, stream));
+      else
+        PLAN_TRY(plan, driver.cuMemcpyDtoDAsync_v2(up ? there : (CUdeviceptr)(uintptr_t)here,
+                                                   up ? (CUdeviceptr)(uintptr_t)here : there, bytes,
+                                                   stream));
+      if (up)
+        report_add(link_bytes_up, bytes);
+      else
+        report_add(link_bytes_down, bytes);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult launch_run(struct plan *plan, const struct run_of_blocks *run, CUdeviceptr slot,
+                           const size_t offsets[STATES_MOST]) {
+  const struct family *family = &plan->function->family;
+  const size_t chunk_offset = (size_t)run->chunk * CHUNK_ELEMENTS * family->state_bytes;
+  memcpy(plan->work_metadata, plan->arguments.metadata, family->metadata_bytes);
+  for (unsigned i = 0; i < family_states(family); i++)
+    metadata_set_address(family, plan->work_metadata, LIST_STATE + i, run->tensor,
+                         slot + offsets[i] - chunk_offset);
+  for (unsigned block = 0; block < run->blocks; block++)
+    metadata_set_block(family, plan->work_metadata, block, run->tensor, run->chunk + block);
+  PLAN_TRY(plan, plan_launch(plan, plan->work_metadata, run->blocks, plan->arguments.found_inf));
+  return CUDA_SUCCESS;
+}
+
+static CUresult stream_run(struct plan *plan, struct run_of_blocks *run) {
+  struct ring *ring = plan->ring;
+  struct staging *staging = &ring->staging;
+  struct staging_slot *slot = staging_next(staging);
+  struct gate *gate = next_gate(ring->gates);
+  const struct paged_state *paged = run->paged;
+  const uint32_t generation = ++gate->generation;
+  const CUdeviceptr words = (CUdeviceptr)(uintptr_t)gate->words;
+  size_t offsets[STATES_MOST] = {0};
+  CUresult result;
+  staging->next = (unsigned)(slot - staging->slots + 1) % staging->slot_count;
+  slot->early = slot->held = false;
+  lay_out(plan, run, offsets);
+  ticket_watch(paged->ticket, gate->words, generation);
+  if (slot->down_used)
+    PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
+  PLAN_TRY(plan, driver.cuStreamWaitValue32_v2(ring->up, words + offsetof(struct gate_words, ready),
+                                               generation, CU_STREAM_WAIT_VALUE_GEQ));
+  PLAN_TRY(plan, kernels_gate(&ring->kernels, words, generation, ring->up));
+  if ((result = copy_run(plan, paged, slot->first, offsets, true)) != CUDA_SUCCESS)
+    return result;
+  PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, slot->up, 0));
+  if ((result = launch_run(plan, run, slot->first, offsets)) != CUDA_SUCCESS)
+    return result;
+  PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));
+  PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->kernel, 0));
+  if ((result = copy_run(plan, paged, slot->first, offsets, false)) != CUDA_SUCCESS)
+    return result;
+  PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
+  slot->down_used = true;
+  PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
+                     ring->down, words + offsetof(struct gate_words, down), generation, 0));
+  return CUDA_SUCCESS;
+}
+
+CUresult drive_stream(struct plan *plan) {
+  CUresult result = CUDA_SUCCESS;
+  for (unsigned i = plan->resident_runs; i < plan->run_count && result == CUDA_SUCCESS; i++) {
+    struct paged_state *paged = plan->runs[i].paged;
+    result = stream_run(plan, &plan->runs[i]);
+    plan->runs[i].paged = NULL; /* the ticket is the keeper's */
+    free(paged);
+  }
+  if (result == CUDA_SUCCESS) {
+    report_add(elements_stream, plan->ours_elements - plan->resident_elements);
+    report_add(elements_drive, plan->ours_elements - plan->resident_elements);
+  }
+  return result;
+}
