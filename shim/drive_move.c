@@ -375,14 +375,17 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
   CUresult result = CUDA_SUCCESS;
   CUstream stream;
   CUevent copied;
-  struct frames *frames = count ? frames_find(items[0].range->context) : NULL;
-  if (!count)
+  size_t first = 0;
+  while (first < count && item_piece(&items[first])->tier != PIECE_DRIVE)
+    first++;
+  if (first == count)
     return result;
+  struct frames *frames = frames_find(items[0].range->context);
   const uint64_t began_ns = drain_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
   if (!frames || !move_copier(items[0].range, &stream, &copied))
     result = CUDA_ERROR_UNKNOWN;
-  for (size_t i = 0; i < count && !result;) {
+  for (size_t i = first; i < count && !result;) {
     struct batch batch = {0};
     for (; i < count && batch.count < batch_most(frames); i++)
       if (item_piece(&items[i])->tier == PIECE_DRIVE)
