@@ -91,7 +91,7 @@ static void say_lost(void) {
 }
 
 static bool paged_wait(struct paged_state *paged, const _Atomic bool *give_up) {
-  const enum ticket_state state = ticket_wait(paged->ticket, UINT64_MAX, give_up);
+  const enum ticket_state state = ticket_wait(paged->ticket, UINT64_MAX / 4, give_up);
   if (state == TICKET_FAILED && *frames_lost())
     say_lost();
   return state == TICKET_READY;
@@ -206,6 +206,11 @@ static size_t piece_bytes_of(const struct plan *plan) {
 bool drive_ready(struct plan *plan, const char **why) {
   static char reason[256];
   *why = reason;
+  if (*frames_lost()) {
+    say_lost();
+    *why = frames_lost();
+    return false;
+  }
   if (!driver.cuStreamWaitValue32_v2 || !driver.cuStreamWriteValue32_v2) {
     *why = "the driver has no stream memory operations";
     return false;
@@ -317,8 +322,9 @@ CUresult drive_fault_mixed(struct plan *plan) {
     return CUDA_SUCCESS;
   for (unsigned block = 0; block < plan->launch->grid[0] && result == CUDA_SUCCESS; block++)
     result = fault_block(plan, block, 0, LIST_STATE);
-  /* Bringing one in may part another, whose pieces it shares, in front: so until none is left. Each time some came in. */
-  for (bool found = true; found && result == CUDA_SUCCESS;) {
+  /* Bringing one in may part another, in front, whose pieces it shares; so a few times, and then all. */
+  bool found = true;
+  for (unsigned pass = 0; found && pass < 4 && result == CUDA_SUCCESS; pass++) {
     found = false;
     for (unsigned block = 0; block < plan->launch->grid[0] && result == CUDA_SUCCESS; block++)
       if (mixed(plan, block)) {
@@ -326,7 +332,7 @@ CUresult drive_fault_mixed(struct plan *plan) {
         result = fault_block(plan, block, LIST_STATE, family->lists);
       }
   }
-  return result;
+  return found && result == CUDA_SUCCESS ? drive_fault_launch(plan) : result;
 }
 
 /* ---- streamed ---- */
