@@ -18,3 +18,8 @@ $(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
 UNIT_TESTS += $(NVME_ENGINE_TEST)
+
+## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
+.PHONY: bench-nvme
+bench-nvme: $(B)/nvme-bench
+	$(PYTHON) nvme/bench_nvme.py --build $(B) --out $(B)/bench_nvme.json $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY))

@@ -19,7 +19,7 @@ const char *engine_rung_name(enum engine_rung);
 enum { ENGINE_DEPTH_MOST = 64 };
 
 struct engine_config {
-  int file;              /* open for reading and writing, O_DIRECT where that is possible; stays the caller's */
+  int file; /* open for reading and writing, O_DIRECT where that is possible; stays the caller's */
   enum engine_rung rung; /* where the ladder begins; ENGINE_AUTO: at its top */
   bool only_this_rung;   /* fail rather than climb down (tests) */
   unsigned depth;        /* blocks in flight, 1 to ENGINE_DEPTH_MOST */
@@ -32,7 +32,8 @@ struct engine_config {
 /* Owned by the caller, who may not touch it between engine_submit and `done`. */
 struct engine_request {
   bool write;
-  uint64_t offset; /* of the file, bytes; this, `buffer` and `bytes` are multiples of the alignment that O_DIRECT asks for */
+  uint64_t
+      offset; /* of the file, bytes; this, `buffer` and `bytes` are multiples of the alignment that O_DIRECT asks for */
   void *buffer;
   size_t bytes;
   void (*done)(struct engine_request *); /* on a thread of the engine, which it must not block */
@@ -68,6 +69,6 @@ struct engine_stats engine_stats(struct engine *);
 /* What serves this file best: writes and reads half and half over `bytes` of it, for at most `limit_ns`; the least block of
    1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents and the
    slab's are lost. Counts faults. False with a sentence. */
-bool engine_probe(const struct engine_config *, size_t bytes, uint64_t limit_ns, size_t *block_bytes, unsigned *depth, char *why,
-                  size_t why_bytes);
+bool engine_probe(const struct engine_config *, size_t bytes, uint64_t limit_ns,
+                  size_t *block_bytes, unsigned *depth, char *why, size_t why_bytes);
 #endif

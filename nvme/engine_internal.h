@@ -74,5 +74,6 @@ struct engine_load {
   uint64_t limit_ns;
   uint64_t most_bytes;
 };
-double engine_load(struct engine *, const struct engine_load *, uint64_t *bytes, uint64_t *ns, int *error);
+double engine_load(struct engine *, const struct engine_load *, uint64_t *bytes, uint64_t *ns,
+                   int *error);
 #endif

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BLOCK = 1 << 16, FILE_BYTES = 4 << 20, SLAB_BYTES = 2 * FILE_BYTES + BLOCK, WAIT_S = 60 };
+enum { BLOCK = 1 << 16, FILE_BYTES = 4 << 20, SLAB_BYTES = 2 * FILE_BYTES + BLOCK, WAIT_S = 20 };
 
 static const enum engine_rung rungs[] = {ENGINE_DEFER, ENGINE_COOP, ENGINE_PLAIN, ENGINE_THREADS};
 static int file;
@@ -201,7 +201,7 @@ static void fails(enum engine_rung rung, const char *name, const char *fault, bo
   const struct engine_request request = once(engine, write, BLOCK, FILE_BYTES - BLOCK);
   tap_ok(request.error == error && request.failed_at >= BLOCK && request.failed_at < FILE_BYTES &&
              request.failed_at % BLOCK == 0,
-         "%s: %s ends its request with %s and the place", name, fault, strerrorname_np(error));
+         "%s: %s ends its request with %s and the place", name, fault, strerror(error));
   tap_ok(!once(engine, write, 0, BLOCK).error, "%s: after %s the next request is served", name,
          fault);
   engine_close(engine);
