@@ -19,6 +19,12 @@ $(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
 UNIT_TESTS += $(NVME_ENGINE_TEST)
 
+NVME_FILES_TEST := $(B)/test/nvme_files
+$(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
+UNIT_TESTS += $(NVME_FILES_TEST)
+
 ## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
 .PHONY: bench-nvme
 bench-nvme: $(B)/nvme-bench

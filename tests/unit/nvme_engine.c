@@ -5,11 +5,16 @@
 #include "tests/lib/tap.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -299,6 +304,38 @@ static void ladder(void) {
          "a block of 5000 bytes is refused by name");
 }
 
+/* In a child in which the kernel refuses io_uring, as containers' filters do. */
+static void climbs_down(void) {
+  const pid_t child = fork();
+  if (!child) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+      _exit(3);
+    if (start(ENGINE_PLAIN, NULL))
+      _exit(4);
+    char why[200] = "";
+    const struct engine_config config = {.file = file, .depth = 4, .block_bytes = BLOCK};
+    struct engine *engine = engine_open(&config, why, sizeof why);
+    if (!engine || engine_stats(engine).rung != ENGINE_THREADS)
+      _exit(5);
+    fill(600);
+    if (once(engine, true, 0, FILE_BYTES).error || !file_is_slab())
+      _exit(6);
+    engine_close(engine);
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  tap_ok(status == 0, "where io_uring is refused the ladder ends at threads (status %d)", status);
+}
+
 static void probes(void) {
   char why[200] = "";
   size_t block_bytes = 0;
@@ -345,6 +382,7 @@ int main(int count, char **words) {
     forks(rung, name);
   }
   ladder();
+  climbs_down();
   probes();
   return tap_done();
 }
