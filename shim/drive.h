@@ -10,6 +10,7 @@
    the marks, stores PIECE_DRIVE (seq_cst), then reads `touches` again and puts the piece back if it changed. One of the two sees the other. */
 #ifndef OFFLOAD_DRIVE_H
 #define OFFLOAD_DRIVE_H
+#include "move.h"
 #include "range.h"
 
 /* Whether pieces of this context may go to drives now: OFFLOAD_NVME names directories, steps are not `direct`, the store is there (it
@@ -17,6 +18,17 @@
 bool drive_possible(CUcontext context, size_t piece_bytes);
 /* Pieces that may still go. Under the enqueue lock. */
 size_t drive_room(CUcontext context);
+
+/* Moves pieces to drives, in batches, as move_pieces does; `touches_settled` of their ranges was noted before the plan that chose them.
+   CUDA_SUCCESS although fewer moved. Under the enqueue lock, while no capture is open. */
+CUresult drive_send(const struct move_item *items, size_t count, CUstream stream, bool wait,
+                    size_t *moved);
+/* Brings listed pieces in, those that aren't on drives excepted. Under the enqueue lock. */
+CUresult drive_bring(const struct move_item *items, size_t count);
+/* A piece on a drive whose range goes. Under the enqueue lock, or for a range that nobody knows any more. */
+void drive_forget_piece(struct range *, uint32_t piece);
+/* A context and what was left of moves in it are gone. Under the enqueue lock. */
+void drive_forget_context(CUcontext context);
 
 /* A context's step begins: bytes of the last one, endurance, the wear limit, pieces kept because a drive failed. */
 void drive_step(CUcontext context);

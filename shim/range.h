@@ -78,6 +78,10 @@ struct range {
       touches; /* foreign ones so far: a move gives up a piece when it changes meanwhile */
   _Atomic uint64_t writes; /* of these, that may have written anywhere in it; moves count as well */
 
+  /* `touches` when the last step's state was settled, and whether that had changed since the step before (state.c). */
+  uint64_t touches_settled;
+  bool untouched;
+
   /* Whether it was written to between the last two steps (early.c; under the enqueue lock). */
   uint64_t quiet_step, writes_then;
   bool quiet;
