@@ -221,7 +221,8 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
   }
 }
 
-static void hit(struct scan *scan, uintptr_t address, bool weak) {
+/* Rare: kept out of the loop over words. */
+__attribute__((noinline)) static void hit(struct scan *scan, uintptr_t address, bool weak) {
   if (!scan->held) {
     if (!scan->holder)
       scan->by = touch_by(scan->stream);
