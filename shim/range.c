@@ -189,7 +189,7 @@ bool range_any_host(void) {
 }
 
 bool range_any_drive(void) {
-  return atomic_load_explicit(&drive_pieces, memory_order_relaxed) != 0;
+  return atomic_load(&drive_pieces) != 0; /* seq_cst: behind a touch (drive.h) */
 }
 
 bool range_off_device(uintptr_t address, size_t bytes, bool *drive) {

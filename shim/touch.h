@@ -22,8 +22,9 @@ CUcontext touch_context(CUstream stream);
 bool touch_captured(CUstream stream);
 
 /* A graph, or a kernel whose parameters nobody tells, is about to be launched. What it touches is not known: it may be anything,
-   so moving waits for it. */
-void touch_everything(CUstream stream);
+   so moving waits for it. Brings in what is on drives where a graph may reach what it doesn't name; another answer than
+   CUDA_SUCCESS: the launch must not be made. */
+CUresult touch_everything(CUstream stream);
 
 /* The same of a kernel's node, or one that is captured: its graph holds every range. */
 void touch_hold_everything(struct graph_holder);
@@ -32,13 +33,39 @@ void touch_hold_everything(struct graph_holder);
 size_t touch_same_memory(uintptr_t address, size_t bytes);
 
 /* For those who hold the range table. Whether a range is watched; a foreign touch, which counts only
-   where it is (what is captured, everywhere), and says so; the pieces of [from, to), or from an
-   address to the end of the known state that it lies in, as touched: true when one of them is on the
-   host. */
+   where it is (what is captured, everywhere), and says so; where the known state that an address lies in ends, or the
+   address + 1; the pieces of [from, to) as touched: true when one of them is on the host. */
 bool touch_watched(const struct range *);
 bool touch_range(struct range *, const struct toucher *);
+uintptr_t touch_state_end(const struct range *, uintptr_t address);
 bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
-bool touch_mark_state(struct range *, uintptr_t address);
+
+/* What of that is on drives, and must be brought in before the real call (drive.h). For each: it is marked, the touch is
+   counted, touch_range or touch_again, then touch_want reads where it is, all under the table's lock; touch_bring is called
+   without it. More runs than fit, or `all`: everything. What is captured is wanted whole: the graph holds the whole range. */
+enum { TOUCH_RUNS = 8 };
+struct touch_wants {
+  unsigned count;
+  bool all;
+  struct {
+    uintptr_t address;
+    size_t bytes;
+  } runs[TOUCH_RUNS];
+};
+void touch_again(struct range *);
+bool touch_absent(const struct range *, uintptr_t from, uintptr_t to);
+void touch_want(struct touch_wants *, const struct range *, uintptr_t from, uintptr_t to);
+/* CUDA_SUCCESS, or the answer of a call that must not be made. */
+CUresult touch_bring(const struct touch_wants *);
+
+/* A kernel whose accesses nobody tells is in a graph: from now on graph launches want everything. */
+void touch_graphs_reach_all(void);
+
+/* A copy to the host that is complete when it returns, of bytes some of which are on drives: they are served from there
+   (drive_serve), after what the copy must wait for. `blocks`: it does whatever the destination is; else only where that is
+   pageable. False: it is to be made as any other. */
+bool touch_serve(void *destination, uintptr_t source, size_t bytes, CUstream, bool blocks,
+                 CUresult *);
 
 /* Something was, or is about to be, launched that may write to any memory at all: a graph, a kernel
    whose parameters can't be read. How often that was. */
