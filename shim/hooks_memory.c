@@ -21,11 +21,6 @@ void hook_stay_native(const char *reason) {
     report_reason("%s: allocations from then on stayed native", reason);
 }
 
-/* Nothing is on drives in a build without drive.c. */
-#pragma weak drive_fault
-#pragma weak drive_fault_bytes
-#pragma weak drive_fault_locked
-
 /* Somebody holds, or is about to hold, the physical pages: they may not be exchanged any more, and must be there. Whoever
    unmaps a piece at this moment sees one of both (drive.h). Another answer than CUDA_SUCCESS is the call's. */
 static CUresult pin(struct range *range) {

@@ -15,10 +15,6 @@
 
 enum { ORPHANS = 64 };
 
-/* Nothing is on drives in a build without drive.c. */
-#pragma weak drive_fault_bytes
-#pragma weak drive_fault_all
-
 /* ---- who ---- */
 
 CUcontext touch_context(CUstream stream) {

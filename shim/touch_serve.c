@@ -6,9 +6,6 @@
 #include "quiet.h"
 #include "touch.h"
 
-/* Nothing is on drives in a build without them. */
-#pragma weak drive_serve
-
 /* The driver knows nothing of pageable memory. What it calls managed or the device's isn't the host's. */
 static bool host_memory(const void *destination, bool pinned_too) {
   unsigned type = 0;

@@ -83,6 +83,36 @@ CUresult drive_serve(void *destination, uintptr_t address, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+/* Nothing goes to this tier or leaves it at a step's beginning. */
+bool drive_possible(CUcontext context, size_t piece_bytes) {
+  (void)context, (void)piece_bytes;
+  return false;
+}
+size_t drive_room(CUcontext context) {
+  (void)context;
+  return 0;
+}
+CUresult drive_send(const struct move_item *items, size_t count, CUstream stream, bool wait,
+                    size_t *moved) {
+  (void)items, (void)count, (void)stream, (void)wait;
+  *moved = 0;
+  return CUDA_SUCCESS;
+}
+CUresult drive_bring(const struct move_item *items, size_t count) {
+  (void)items, (void)count;
+  return CUDA_SUCCESS;
+}
+void drive_forget_piece(struct range *range, uint32_t piece) {
+  (void)piece;
+  range_count_drive(range, false);
+}
+void drive_forget_context(CUcontext context) {
+  (void)context;
+}
+void drive_step(CUcontext context) {
+  (void)context;
+}
+
 static unsigned on_drive(uintptr_t base) {
   return range_find(base)->drive_pieces;
 }
