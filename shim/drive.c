@@ -92,18 +92,19 @@ void drive_forget_piece(struct range *range, uint32_t piece) {
 
 /* ---- bringing in ---- */
 
+/* What was asked for is listed in the first round, its partners in the second, and then what these share pieces with. */
+enum { ROUNDS = 8 };
 struct wanted {
   struct move_item *items;
   size_t count, room;
+  CUcontext context;
+  unsigned char round;
   bool short_of_memory;
 };
 
 static void want(struct wanted *wanted, struct range *range, uint32_t piece) {
-  if (range->pieces[piece].tier != PIECE_DRIVE)
+  if (range->pieces[piece].tier != PIECE_DRIVE || range->pieces[piece].wanted)
     return;
-  for (size_t i = 0; i < wanted->count; i++)
-    if (wanted->items[i].range == range && wanted->items[i].piece == piece)
-      return;
   if (wanted->count == wanted->room) {
     const size_t more = wanted->room ? 2 * wanted->room : 64;
     struct move_item *grown = realloc(wanted->items, more * sizeof *grown);
@@ -114,22 +115,18 @@ static void want(struct wanted *wanted, struct range *range, uint32_t piece) {
     wanted->items = grown;
     wanted->room = more;
   }
+  range->pieces[piece].wanted = wanted->round;
   wanted->items[wanted->count++] = (struct move_item){range, piece};
 }
 
-/* Pieces that hold the partners of what [from, to) holds of a tensor. */
+/* Pieces that hold the partners of a tensor's bytes [from, to). */
 static void want_partners(struct wanted *wanted, const struct moment *moment, uintptr_t from,
                           uintptr_t to) {
-  if (moment->address > from)
-    from = moment->address;
-  if (moment->address + moment->bytes < to)
-    to = moment->address + moment->bytes;
-  if (from >= to)
-    return;
   for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++) {
     const uintptr_t at = moment->partners[k] + (from - moment->address);
     struct range *range = range_find(at);
-    if (!range || to - from > range->bytes - (at - range->base))
+    if (!range || range->context != wanted->context ||
+        to - from > range->bytes - (at - range->base))
       continue;
     for (size_t i = (at - range->base) / range->piece_bytes;
          i <= (at - range->base + (to - from) - 1) / range->piece_bytes; i++)
@@ -137,27 +134,67 @@ static void want_partners(struct wanted *wanted, const struct moment *moment, ui
   }
 }
 
+/* Partners of the tensors' bytes in pieces that were listed in the round before. */
+static void want_round(struct wanted *wanted, const struct moment *moments, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const struct moment *moment = &moments[i];
+    const struct range *range = moment->range;
+    const uintptr_t end = moment->address + moment->bytes;
+    for (uintptr_t from = moment->address, to; range && from < end; from = to) {
+      const size_t piece = (from - range->base) / range->piece_bytes;
+      to = range->base + (piece + 1) * range->piece_bytes;
+      to = to < end ? to : end;
+      if (range->pieces[piece].wanted == wanted->round - 1)
+        want_partners(wanted, moment, from, to);
+    }
+  }
+}
+
+/* *needed: how many of the list, from its beginning, must come. */
+static void list_wanted(struct wanted *wanted, struct range *range, uint32_t first, uint32_t last,
+                        size_t *needed) {
+  wanted->round = 1;
+  for (uint32_t i = first; i <= last && i < range->piece_count; i++)
+    want(wanted, range, i);
+  size_t count = 0, before = 0;
+  struct moment *moments = wanted->count ? census_list(range->context, &count) : NULL;
+  *needed = wanted->count;
+  while (count && before < wanted->count && wanted->round < ROUNDS) {
+    before = wanted->count;
+    wanted->round++;
+    want_round(wanted, moments, count);
+    if (wanted->round == 2)
+      *needed = wanted->count;
+  }
+  free(moments);
+  for (size_t i = 0; i < wanted->count; i++)
+    wanted->items[i].range->pieces[wanted->items[i].piece].wanted = 0;
+}
+
+static bool still_absent(const struct move_item *items, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (items[i].range->pieces[items[i].piece].tier == PIECE_DRIVE)
+      return true;
+  return false;
+}
+
 CUresult drive_fault_locked(struct range *range, uint32_t first, uint32_t last) {
-  struct wanted wanted = {0};
+  struct wanted wanted = {.context = range->context};
+  size_t needed = 0;
   if (!atomic_load(&range->drive_pieces))
     return CUDA_SUCCESS;
-  for (uint32_t i = first; i <= last && i < range->piece_count; i++)
-    want(&wanted, range, i);
-  size_t count = 0;
-  struct moment *moments = wanted.count ? census_list(range->context, &count) : NULL;
-  for (size_t i = 0, named = wanted.count; i < count; i++)
-    for (size_t k = 0; k < named && moments[i].range == range; k++) {
-      const uintptr_t from = range->base + wanted.items[k].piece * range->piece_bytes;
-      want_partners(&wanted, &moments[i], from, from + range->piece_bytes);
-    }
-  free(moments);
+  list_wanted(&wanted, range, first, last, &needed);
   CUresult result = wanted.short_of_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   CUcontext current = NULL;
   const bool push = wanted.count && !driver.cuCtxGetCurrent(&current) && current != range->context;
   if (!result && push)
     result = driver.cuCtxPushCurrent_v2(range->context);
   if (!result) {
-    result = drive_bring(wanted.items, wanted.count);
+    result = drive_bring(wanted.items, needed);
+    if (!result && needed < wanted.count)
+      result = drive_bring(wanted.items + needed, wanted.count - needed);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !still_absent(wanted.items, needed))
+      result = CUDA_SUCCESS; /* the step brings the others in when it comes to them */
     if (push)
       (void)driver.cuCtxPopCurrent_v2(&current);
   }

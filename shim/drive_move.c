@@ -13,6 +13,7 @@
 #include "process.h"
 #include "quiet.h"
 #include "tier.h"
+#include "touch.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -136,16 +137,15 @@ static CUresult copy_out(const struct batch *batch, CUstream stream, CUevent cop
 }
 
 /* True when the piece is on its way to the drive and mapped nowhere. */
-static bool exchange(const struct batch *batch, size_t i) {
+static bool exchange(const struct batch *batch, size_t i, uint64_t unseen) {
   const struct move_item *item = &batch->items[i];
   struct range *range = item->range;
   const CUmemGenericAllocationHandle handle = item_piece(item)->handle;
   const enum piece_tier tier = item_piece(item)->tier;
-  if (atomic_load(&range->touches) != range->touches_settled || !range_movable(range))
-    return false;
   range_piece_to_drive(range, item->piece, batch->units[i]);
   /* A launch under way elsewhere counts its touch before it reads the tier: one of us sees the other. */
-  if (atomic_load(&range->touches) != range->touches_settled || !range_movable(range) ||
+  if (atomic_load(&range->touches) != range->touches_noted || touch_unseen_count() != unseen ||
+      !range_movable(range) ||
       process_note(driver.cuMemUnmap(item_address(item), range->piece_bytes), "cuMemUnmap")) {
     range_piece_set(range, item->piece, handle, tier);
     return false;
@@ -155,8 +155,8 @@ static bool exchange(const struct batch *batch, size_t i) {
 }
 
 /* *more: the next batch may be tried. */
-static void send_batch(struct frames *frames, struct batch *batch, CUstream stream, bool wait,
-                       size_t *moved, bool *more) {
+static void send_batch(struct frames *frames, struct batch *batch, uint64_t unseen, CUstream stream,
+                       bool wait, size_t *moved, bool *more) {
   struct range *ranges[BATCH];
   const CUcontext context = batch->items[0].range->context;
   const size_t wanted = batch->count;
@@ -194,7 +194,7 @@ static void send_batch(struct frames *frames, struct batch *batch, CUstream stre
     return;
   }
   for (size_t i = 0; i < batch->count; i++) {
-    if (exchange(batch, i)) {
+    if (exchange(batch, i, unseen)) {
       ticket_release(batch->tickets[i], true);
       ++*moved;
     } else {
@@ -209,8 +209,8 @@ static size_t batch_most(const struct frames *frames) {
   return share < 1 ? 1 : share < BATCH ? share : BATCH;
 }
 
-CUresult drive_send(const struct move_item *items, size_t count, CUstream stream, bool wait,
-                    size_t *moved) {
+CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen, CUstream stream,
+                    bool wait, size_t *moved) {
   static bool said;
   *moved = 0;
   struct frames *frames = count ? frames_find(items[0].range->context) : NULL;
@@ -225,7 +225,7 @@ CUresult drive_send(const struct move_item *items, size_t count, CUstream stream
       if (items[i].range->pieces[items[i].piece].tier != PIECE_DRIVE)
         batch.items[batch.count++] = items[i];
     if (batch.count)
-      send_batch(frames, &batch, stream, wait, moved, &more);
+      send_batch(frames, &batch, unseen, stream, wait, moved, &more);
     wait = false; /* nothing of this thread's has been queued since */
   }
   quiet_end(mode);
@@ -383,8 +383,12 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
   struct frames *frames = frames_find(items[0].range->context);
   const uint64_t began_ns = drain_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
-  if (!frames || !move_copier(items[0].range, &stream, &copied))
+  if (!frames || !move_copier(items[0].range, &stream, &copied)) {
+    report_reason("state that the program wants can't be brought back from drives: %s",
+                  frames ? "no stream could be made for the copy; free device memory"
+                         : "its context is going away");
     result = CUDA_ERROR_UNKNOWN;
+  }
   for (size_t i = first; i < count && !result;) {
     struct batch batch = {0};
     for (; i < count && batch.count < batch_most(frames); i++)

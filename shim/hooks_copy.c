@@ -57,7 +57,7 @@ static size_t same_memory(uintptr_t destination, uintptr_t source, size_t bytes)
 
 /* Copies that may go to the host and be complete when they return. */
 #define SERVED(blocks)                                                                             \
-  if (__builtin_expect(range_any_drive(), 0)) {                                                    \
+  if (__builtin_expect(process_config()->nvme != NULL, 0)) {                                       \
     CUresult served;                                                                               \
     if (touch_serve((void *)destination, (uintptr_t)source, bytes, on, blocks, &served))           \
       return ahead_seen(served, __func__);                                                         \

@@ -190,7 +190,7 @@ SET(cuGraphExecNodeSetParams, (CUgraphNodeParams * what), (what), name_node(hold
   CUresult hook_##symbol(CUgraphExec executable, CUstream stream) {                                \
     if (process_active()) {                                                                        \
       const CUstream on = hook_stream(stream, is_per_thread);                                      \
-      DRIVER_TRY(touch_everything(on));                                                            \
+      DRIVER_TRY(touch_graph_launch(on));                                                          \
       if (touch_captured(on))                                                                      \
         graphs_inherit(GRAPHS_CAPTURES, GRAPHS_EXECUTABLE(executable));                            \
     }                                                                                              \

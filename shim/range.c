@@ -160,7 +160,8 @@ void range_watch_changed(void) {
   for (size_t i = 0; i < table_count; i++) {
     const struct range *range = table[i];
     if (!atomic_load_explicit(&range->has_state, memory_order_relaxed) &&
-        !atomic_load_explicit(&range->host_pieces, memory_order_relaxed))
+        !atomic_load_explicit(&range->host_pieces, memory_order_relaxed) &&
+        !atomic_load_explicit(&range->drive_pieces, memory_order_relaxed))
       continue;
     from = range->base < from ? range->base : from;
     to = range->base + range->bytes;

@@ -206,6 +206,8 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
     }
     if (scan->range && !touch_range(scan->range, &scan->by))
       scan->range = NULL;
+    else if (scan->range)
+      touch_passing(scan->range);
   }
   if (!scan->range || (weak && scan->listed))
     return;

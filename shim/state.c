@@ -10,7 +10,7 @@
               stay, or move now (the states of a tensor are a ring: of three, one that stays keeps
               both others). Taking one away may take others away, hence the fixpoint. Half and not all: one
               small tensor whose partner must stay would hold back a whole piece
-     to drive beyond the host budget, where drives are named: nothing foreign used its range during the last step, reads included,
+     to drive beyond the host budget, where drives are named: nothing foreign used its range during the last step, reads included (touches_that_keep),
               and of its state bytes all have their partners on the host or on drives, or going there
      home     on the host or a drive, not covered or touched by something foreign; provided that the
               device keeps a piece of room (from a drive in any case)
@@ -184,9 +184,27 @@ static struct items list_home(const struct view *view) {
 
 /* ---- moving ---- */
 
-/* Only what the step alone used during the whole last step, as far as anybody can see, may be mapped nowhere. */
+/* What anybody had touched when pieces began to be chosen. */
+struct touches_noted {
+  uint64_t unseen, unreadable;
+};
+
+/* Before any mark is read. */
+static struct touches_noted note_touches(const struct view *view) {
+  const struct touches_noted noted = {touch_unseen_count(), touch_unreadable_count()};
+  for (size_t i = 0; i < view->range_count; i++)
+    view->ranges[i]->touches_noted = atomic_load(&view->ranges[i]->touches);
+  return noted;
+}
+
+/* Whether something that keeps it off drives had touched it since the last step's end. */
+static bool kept_since_step(const struct range *range) {
+  return touches_that_keep(range->touches_noted) != touches_that_keep(range->touches_settled);
+}
+
+/* Only what the step alone used during the whole last step and since, as far as anybody can see, may be mapped nowhere. */
 static bool may_go_to_drive(const struct move_item *item) {
-  return item->range->untouched && range_movable(item->range);
+  return item->range->untouched && !kept_since_step(item->range) && range_movable(item->range);
 }
 
 /* Cuts the list: what is beyond `count` goes to drives as far as these have room (a list the caller frees), and what lost its
@@ -217,9 +235,9 @@ static struct items cut(const struct view *view, struct items *items, size_t cou
   return to_drive;
 }
 
-/* As many of the listed pieces as the budget has room for go to the host, more to drives. */
+/* As many of the listed pieces as the budget has room for go to the host, more to drives (NULL: none). */
 static CUresult move_out(const struct view *view, struct items *items, CUstream stream, bool wait,
-                         bool drives, size_t *moved) {
+                         const struct touches_noted *drives, size_t *moved) {
   static bool said;
   struct items to_drive = {0};
   *moved = 0;
@@ -238,7 +256,7 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
   if (!result && to_drive.count) {
     size_t sent = 0;
-    result = drive_send(to_drive.items, to_drive.count, stream, wait, &sent);
+    result = drive_send(to_drive.items, to_drive.count, drives->unseen, stream, wait, &sent);
     *moved += sent;
   }
   free(to_drive.items);
@@ -325,19 +343,17 @@ static void say_observed(const struct view *view, uint64_t step) {
   said |= bytes != 0;
 }
 
-/* Notes what has touched ranges so far, before any mark is read, and which nothing foreign touched since the last time: reads count
-   too. False when something was launched meanwhile that may have used any memory. */
-static bool note_touches(const struct view *view, struct pace *pace) {
-  const uint64_t unseen = touch_unseen_count();
-  const bool seen = unseen == pace->unseen;
-  pace->unseen = unseen;
+/* The last step ended with what is noted. False when something was launched during it that may have used any memory. */
+static bool note_step_end(const struct view *view, struct pace *pace,
+                          const struct touches_noted *noted) {
+  pace->readable = noted->unreadable == pace->unreadable;
+  pace->unreadable = noted->unreadable;
   for (size_t i = 0; i < view->range_count; i++) {
     struct range *range = view->ranges[i];
-    const uint64_t touches = atomic_load(&range->touches);
-    range->untouched = touches == range->touches_settled;
-    range->touches_settled = touches;
+    range->untouched = !kept_since_step(range);
+    range->touches_settled = range->touches_noted;
   }
-  return seen;
+  return pace->readable;
 }
 
 /* The last step's moments are complete: moves what should move. */
@@ -350,7 +366,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     return result; /* pieces keep their streaks; touches stay noted */
   if (view_open(&view, pace->context)) {
     elsewhere_note(view.moments, view.moment_count);
-    const bool drives = note_touches(&view, pace);
+    const struct touches_noted noted = note_touches(&view);
+    const bool drives = note_step_end(&view, pace, &noted);
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);
@@ -363,7 +380,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
       say_observed(&view, pace->step);
     } else {
       const uint64_t late = move_late_count();
-      result = move_out(&view, &to_host, stream, true, drives, &moved);
+      result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
       if (!result)
         result = move_home(&home, stream);
       if (move_late_count() != late)
@@ -450,6 +467,8 @@ size_t state_evict(size_t wanted_bytes) {
   if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !pace)
     return 0;
   if (view_open(&view, pace->context)) {
+    const struct touches_noted noted = note_touches(&view);
+    const bool drives = pace->readable && noted.unreadable == pace->unreadable;
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
         struct piece *piece = &view.ranges[i]->pieces[k];
@@ -467,7 +486,7 @@ size_t state_evict(size_t wanted_bytes) {
       size_t moved;
       if (items.count > enough)
         items.count = enough;
-      (void)move_out(&view, &items, NULL, false, false,
+      (void)move_out(&view, &items, NULL, false, drives ? &noted : NULL,
                      &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }

@@ -101,7 +101,6 @@ bool touch_range(struct range *range, const struct toucher *by) {
     return false;
   note(range, by->stream ? (uintptr_t)by->stream : (uintptr_t)CU_STREAM_LEGACY,
        by->context == range->context ? NULL : by->context);
-  touch_again(range);
   return true;
 }
 
@@ -109,6 +108,10 @@ bool touch_range(struct range *range, const struct toucher *by) {
 
 /* seq_cst, as all of it: whoever unmaps stores the tier and then reads this (drive.h). */
 void touch_again(struct range *range) {
+  atomic_fetch_add(&range->touches, (uint64_t)1 << 32);
+}
+
+void touch_passing(struct range *range) {
   atomic_fetch_add(&range->touches, 1);
 }
 
@@ -153,14 +156,19 @@ void touch_written(struct range *range) {
   atomic_fetch_add_explicit(&range->writes, 1, memory_order_release);
 }
 
-static _Atomic uint64_t unseen;
+static _Atomic uint64_t unseen, unreadable; /* seq_cst, as touches */
 
 void touch_unseen(void) {
-  atomic_fetch_add(&unseen, 1); /* seq_cst, as touches */
+  atomic_fetch_add(&unreadable, 1);
+  atomic_fetch_add(&unseen, 1);
 }
 
 uint64_t touch_unseen_count(void) {
-  return atomic_load_explicit(&unseen, memory_order_acquire);
+  return atomic_load(&unseen);
+}
+
+uint64_t touch_unreadable_count(void) {
+  return atomic_load(&unreadable);
 }
 
 bool touch_only(const struct range *range, CUstream stream, CUstream own) {
@@ -194,9 +202,8 @@ bool touch_only(const struct range *range, CUstream stream, CUstream own) {
 /* Of the context that the stream belongs to: from another it couldn't be waited for. Not under the
    enqueue lock, which is held while a driver blocks on a full queue: a move that is under way gives
    up what was touched meanwhile. */
-CUresult touch_everything(CUstream stream) {
+static CUresult touch_all(CUstream stream, void (*count)(struct range *)) {
   uintptr_t low, high;
-  touch_unseen();
   range_watched(&low, &high);
   if (low >= high)
     return CUDA_SUCCESS;
@@ -208,11 +215,24 @@ CUresult touch_everything(CUstream stream) {
   for (size_t i = 0; (range = range_nth(i)); i++)
     if (range->context == context) {
       touch_stream(range, stream);
-      touch_again(range);
+      count(range);
     }
   range_table_release();
-  const struct touch_wants wants = {.all = atomic_load(&graphs_reach_all)};
+  const struct touch_wants wants = {.all = count == touch_again};
   return touch_bring(&wants);
+}
+
+CUresult touch_everything(CUstream stream) {
+  touch_unseen();
+  return touch_all(stream, touch_again);
+}
+
+/* What a graph names it holds, and what is held stays off drives without being counted. */
+CUresult touch_graph_launch(CUstream stream) {
+  if (atomic_load(&graphs_reach_all))
+    return touch_everything(stream);
+  atomic_fetch_add(&unseen, 1);
+  return touch_all(stream, touch_passing);
 }
 
 void touch_hold_everything(struct graph_holder holder) {
@@ -247,7 +267,9 @@ CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, 
       touch_written(range);
       host = touch_mark(range, address, end); /* before the touch is counted (drive.h) */
     }
-    if (touch_range(range, &by) && by.captured)
+    if (touch_range(range, &by))
+      touch_again(range);
+    if (by.captured)
       touch_want(&wants, range, range->base, range->base + range->bytes);
     else
       touch_want(&wants, range, address, end);

@@ -1,4 +1,4 @@
-/* Synchronous reads of state on drives (touch_serve of touch.h): they go from the drive to the program's memory without being
+/* Synchronous reads of state (touch_serve of touch.h): from wherever a piece is to the program's memory, without it being
    brought in. A copy to pageable memory is complete when it returns, also by the asynchronous calls (CUDA driver API, "API
    synchronization behavior"); pinned memory is synchronous by name only. */
 #include "drive.h"
@@ -43,15 +43,14 @@ static CUresult wait_as_copy(CUstream stream, CUcontext context) {
 
 bool touch_serve(void *destination, uintptr_t source, size_t bytes, CUstream stream, bool blocks,
                  CUresult *result) {
-  const struct toucher by = touch_by(stream);
-  if (!bytes || by.captured || !by.context || range_find((uintptr_t)destination))
+  uintptr_t low, high;
+  range_watched(&low, &high);
+  if (source < low || source >= high || !bytes)
     return false;
-  range_table_hold();
-  struct range *range = range_held(source);
-  const bool absent = range && bytes <= range->bytes - (source - range->base) &&
-                      touch_range(range, &by) && touch_absent(range, source, source + bytes);
-  range_table_release();
-  if (!absent)
+  const struct range *range = range_find(source);
+  const struct toucher by = touch_by(stream);
+  if (!range || bytes > range->bytes - (source - range->base) || !touch_watched(range) ||
+      by.captured || !by.context || range_find((uintptr_t)destination))
     return false;
   CUstreamCaptureMode mode = quiet_begin();
   const bool served = host_memory(destination, blocks);
