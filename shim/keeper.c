@@ -11,13 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-struct watch {
-  struct watch *next;
-  struct ticket *ticket;
-  struct gate_words *words;
-  uint32_t generation;
-};
-
 struct list {
   struct watch *first, **end;
 };
@@ -48,7 +41,6 @@ static struct watch *take(struct list *list) {
 
 static void let_go(struct watch *watch, bool wrote) {
   ticket_release(watch->ticket, wrote);
-  free(watch);
 }
 
 /* True when the first that waits no longer does. */
@@ -145,17 +137,11 @@ struct keeper *keeper_start(char *why, size_t why_bytes) {
   return NULL;
 }
 
-bool keeper_watch(struct keeper *keeper, struct ticket *ticket, struct gate_words *words,
-                  uint32_t generation) {
-  struct watch *watch = malloc(sizeof *watch);
-  if (!watch)
-    return false;
-  *watch = (struct watch){.ticket = ticket, .words = words, .generation = generation};
+void keeper_watch(struct keeper *keeper, struct watch *watch) {
   pthread_mutex_lock(&keeper->lock);
   append(&keeper->made, watch);
   pthread_cond_signal(&keeper->changed);
   pthread_mutex_unlock(&keeper->lock);
-  return true;
 }
 
 void keeper_fail(struct keeper *keeper) {
