@@ -35,7 +35,7 @@ struct tenancy {
   struct store_request request;
 };
 
-struct ref { /* a ticket's name for a tenancy */
+struct ref {        /* a ticket's name for a tenancy */
   struct ref *next; /* of the tenancy's */
   struct ticket *ticket;
   struct tenancy *tenancy;
@@ -229,8 +229,7 @@ static void done(struct store_request *request) {
   frames->under_way--;
   if (t->state == WRITING) {
     written(t);
-    if (!t->frame->home ||
-        !atomic_exchange_explicit(&said_home, true, memory_order_relaxed))
+    if (!t->frame->home || !atomic_exchange_explicit(&said_home, true, memory_order_relaxed))
       memcpy(said, request->why, sizeof said);
   } else if (request->outcome == STORE_FAILED) {
     fail(t);
@@ -265,7 +264,8 @@ static bool names(const struct ticket *ticket, const struct frame *frame) {
 }
 
 static bool in_use(const struct frame *frame) {
-  return frame->first && (frame->first->next || frame->first->refs || frame->first->state == QUEUED);
+  return frame->first &&
+         (frame->first->next || frame->first->refs || frame->first->state == QUEUED);
 }
 
 /* The frame used longest ago of those that nobody is waiting for, else of all. */
@@ -358,8 +358,12 @@ static void let_go(struct ticket *ticket, bool wrote) {
   free(ticket);
 }
 
-void ticket_drop(struct ticket *ticket) { let_go(ticket, false); }
-void ticket_release(struct ticket *ticket, bool wrote) { let_go(ticket, wrote); }
+void ticket_drop(struct ticket *ticket) {
+  let_go(ticket, false);
+}
+void ticket_release(struct ticket *ticket, bool wrote) {
+  let_go(ticket, wrote);
+}
 
 static enum ticket_state state_locked(const struct ticket *ticket) {
   bool ready = true;
@@ -367,8 +371,8 @@ static enum ticket_state state_locked(const struct ticket *ticket) {
     const struct tenancy *t = ticket->refs[i]->tenancy;
     if (t->state == FAILED)
       return TICKET_FAILED;
-    ready = ready && t->state == READY &&
-            (ticket->kind != TICKET_ALONE || t->refs == ticket->refs[i]);
+    ready =
+        ready && t->state == READY && (ticket->kind != TICKET_ALONE || t->refs == ticket->refs[i]);
   }
   if (ticket->frames->failing)
     return TICKET_FAILED;

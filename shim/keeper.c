@@ -95,7 +95,8 @@ static void *work(void *argument) {
   pthread_setname_np(pthread_self(), "offload-keeper");
   enum { SPINS = 4000, SHORT = 4200 };
   for (unsigned idle = 0; refill(keeper);) {
-    if (show(keeper) | collect(keeper)) {
+    const bool shown = show(keeper), collected = collect(keeper);
+    if (shown || collected) {
       idle = 0;
     } else if (idle < SPINS) {
       idle++;
@@ -126,7 +127,8 @@ struct keeper *keeper_start(char *why, size_t why_bytes) {
   keeper->shown.end = &keeper->shown.first;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* the thread inherits it: signals are the program's */
+  pthread_sigmask(SIG_SETMASK, &all,
+                  &before); /* the thread inherits it: signals are the program's */
   const int error = pthread_create(&keeper->thread, NULL, work, keeper);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (!error)
