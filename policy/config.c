@@ -154,18 +154,52 @@ static bool set_LIST(const char **list, const char *text) {
   return replace(list, strdup(text));
 }
 
-/* Programs change their directory; the report belongs where they were started. */
+/* Programs change their directory; what a path names belongs where they were started. */
+static char *absolute(const char *path, size_t length) {
+  char *directory = path[0] == '/' ? NULL : getcwd(NULL, 0);
+  if (!directory)
+    return strndup(path, length);
+  const size_t bytes = strlen(directory) + length + 2;
+  char *text = malloc(bytes);
+  if (text)
+    snprintf(text, bytes, "%s/%.*s", strcmp(directory, "/") ? directory : "", (int)length, path);
+  free(directory);
+  return text;
+}
+
 static const char expected_PATH[] = "write the path of a file";
 static bool set_PATH(const char **path, const char *text) {
-  char *directory = text[0] == '/' ? NULL : getcwd(NULL, 0);
-  if (!directory)
-    return replace(path, strdup(text));
-  const size_t bytes = strlen(directory) + strlen(text) + 2;
-  char *absolute = malloc(bytes);
-  if (absolute)
-    snprintf(absolute, bytes, "%s/%s", strcmp(directory, "/") ? directory : "", text);
-  free(directory);
-  return replace(path, absolute);
+  return replace(path, absolute(text, strlen(text)));
+}
+
+static const char expected_DIRECTORIES[] =
+    "write a directory for each drive, separated by single colons, as in /mnt/a:/mnt/b";
+static bool set_DIRECTORIES(const char **directories, const char *text) {
+  char *list = NULL;
+  for (const char *at = text;; at++) {
+    const size_t length = strcspn(at, ":"), used = list ? strlen(list) : 0;
+    char *directory = length ? absolute(at, length) : NULL;
+    char *grown =
+        directory && !strchr(directory, ':') ? realloc(list, used + strlen(directory) + 2) : NULL;
+    if (!grown) {
+      free(directory);
+      free(list);
+      return false;
+    }
+    snprintf(grown + used, strlen(directory) + 2, "%s%s", used ? ":" : "", directory);
+    free(directory);
+    list = grown;
+    at += length;
+    if (!*at)
+      return replace(directories, list);
+  }
+}
+
+static const char expected_WEAR[] =
+    "write 20TB (10^12 bytes each), 18TiB, plain bytes, or a share of the rated endurance from 1% "
+    "to 255%";
+static bool set_WEAR(struct wear_limit *limit, const char *text) {
+  return config_parse_wear(text, limit);
 }
 
 /* What to write instead of a value: for a size the right form of what was meant, if that can be
@@ -309,14 +343,31 @@ static void check_together(struct config *config) {
   if (config->verify && config->mode == MODE_OBSERVE)
     problem(config, "OFFLOAD_VERIFY has nothing to verify with OFFLOAD_MODE=observe, which moves "
                     "nothing: unset one of the two");
+  const char *unused = config->nvme_limit.set        ? "OFFLOAD_NVME_LIMIT"
+                       : config->nvme_wear_limit.set ? "OFFLOAD_NVME_WEAR_LIMIT"
+                                                     : NULL;
+  if (unused && !config->nvme)
+    problem(config,
+            "%s has no effect without OFFLOAD_NVME, which names directories on drives: set "
+            "that, or unset this",
+            unused);
+  if (config->nvme && config->nvme_limit.set && !config->nvme_limit.bytes)
+    problem(config, "OFFLOAD_NVME_LIMIT=0 lets nothing go to drives: unset OFFLOAD_NVME, or give "
+                    "the limit a size");
+  if (config->nvme && config->step == STEP_DIRECT)
+    problem(config, "OFFLOAD_NVME has no effect with OFFLOAD_STEP=direct, where the program's own "
+                    "kernel takes every step: unset one of the two");
+  if (config->nvme && config->mode == MODE_OBSERVE)
+    problem(config, "OFFLOAD_NVME has no effect with OFFLOAD_MODE=observe, which moves nothing: "
+                    "unset one of the two");
   if (config->host_memory.set && !config->host_memory.percent &&
       (config->mode == MODE_FULL || config->mode == MODE_PRESSURE)) {
-    if (!config->host_memory.bytes)
+    if (!config->host_memory.bytes && !config->nvme)
       problem(config,
               "OFFLOAD_HOST_MEMORY=0 with OFFLOAD_MODE=%s lets nothing move: use "
               "OFFLOAD_MODE=observe, or give it a size",
               config_mode_name(config->mode));
-    else if (config->host_memory.bytes < config->piece.bytes)
+    else if (config->host_memory.bytes < config->piece.bytes && !config->nvme)
       problem(config, "OFFLOAD_HOST_MEMORY is smaller than one piece (OFFLOAD_PIECE), so that "
                       "nothing can move: make it larger");
   }
@@ -352,9 +403,12 @@ void config_check(struct config *config, char **settings) {
 }
 
 void config_free(struct config *config) {
-  free((char *)(uintptr_t)config->callers);
-  free((char *)(uintptr_t)config->report);
-  config->callers = config->report = NULL;
+  const char **const texts[] = {&config->callers, &config->report, &config->nvme,
+                                &config->test_nvme, &config->test_nvme_rung};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    free((char *)(uintptr_t)*texts[i]);
+    *texts[i] = NULL;
+  }
 }
 
 /* Length of a file's base name up to the first ".so" that ends it or is followed by a dot. */

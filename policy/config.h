@@ -3,6 +3,7 @@
    cuInit. */
 #ifndef OFFLOAD_CONFIG_H
 #define OFFLOAD_CONFIG_H
+#include "../nvme/endurance.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,8 +38,13 @@ struct config {
   unsigned verify; /* 0: off; VERIFY_ALL */
   enum config_verify_action verify_action;
   enum config_log log;
-  const char *report;  /* path, or NULL */
-  bool strict;         /* the sentences are about a command that is not run */
+  const char *report; /* path, or NULL */
+  const char *nvme;   /* absolute directories separated by ':', or NULL */
+  struct config_size nvme_limit, nvme_staging;
+  struct wear_limit nvme_wear_limit;
+  bool nvme_checksum;
+  const char *test_nvme, *test_nvme_rung; /* as given, or NULL; nvme/store.h judges them */
+  bool strict;                            /* the sentences are about a command that is not run */
   char problems[2048]; /* sentences, one per line, each naming variable, value and remedy; "" when
                           all is well */
 };
@@ -57,6 +63,9 @@ void config_free(struct config *);
 
 /* "20GiB", "512MiB", "4096", "80%". False when the text is none of these or too large. */
 bool config_parse_size(const char *text, struct config_size *);
+
+/* "20TB", "18TiB", plain bytes, "90%". False when the text is none of these, nothing, or too large. */
+bool config_parse_wear(const char *text, struct wear_limit *);
 
 /* Whether OFFLOAD_CALLERS names this file (by base name, up to the first ".so"). */
 bool config_caller_allowed(const struct config *, const char *module_path);

@@ -374,6 +374,11 @@ static void setting_sample(struct json *json, const char *name, unsigned every) 
   else
     json_number(json, name, every);
 }
+static void setting_wear(struct json *json, const char *name, const struct wear_limit *limit) {
+  const struct config_size size = {
+      .bytes = limit->bytes, .percent = limit->percent, .set = limit->set};
+  setting_size(json, name, &size);
+}
 #define SETTING_WORD_MODE(field) json_string(json, #field, config_mode_name(config->field))
 #define SETTING_WORD_STEP(field) json_string(json, #field, config_step_name(config->field))
 #define SETTING_WORD_VERIFY_ACTION(field)                                                          \
@@ -386,6 +391,8 @@ static void setting_sample(struct json *json, const char *name, unsigned every) 
 #define SETTING_SAMPLE(field) setting_sample(json, #field, config->field)
 #define SETTING_FLAG(field) json_boolean(json, #field, config->field)
 #define SETTING_PATH(field) json_string(json, #field, config->field)
+#define SETTING_DIRECTORIES(field) json_string(json, #field, config->field)
+#define SETTING_WEAR(field) setting_wear(json, #field, &config->field)
 #define SETTING_LIST(field) json_string(json, #field, config->field)
 
 static void write_settings(struct json *json, const struct config *config) {

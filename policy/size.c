@@ -46,6 +46,38 @@ bool config_parse_size(const char *text, struct config_size *size) {
   return false;
 }
 
+/* Drives' endurance is told in TB of 10^12 bytes, so that these are taken here as what they are. */
+bool config_parse_wear(const char *text, struct wear_limit *limit) {
+  static const struct {
+    const char *suffix;
+    uint64_t bytes;
+  } units[] = {{"kB", 1000},          {"MB", 1000000},          {"GB", 1000000000},
+               {"TB", 1000000000000}, {"PB", 1000000000000000}, {"PiB", (uint64_t)1 << 50}};
+  enum { PERCENT_MOST = 255 }; /* a drive's count of what is used goes on above 100, up to this */
+  const char *unit = text;
+  uint64_t number;
+  struct config_size size;
+  if (!size_parse_number(&unit, UINT64_MAX, &number) || !number)
+    return false;
+  if (!strcmp(unit, "%")) {
+    if (number > PERCENT_MOST)
+      return false;
+    *limit = (struct wear_limit){.percent = (unsigned)number, .set = true};
+    return true;
+  }
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+    if (!strcasecmp(unit, units[i].suffix)) {
+      if (number > UINT64_MAX / units[i].bytes)
+        return false;
+      *limit = (struct wear_limit){.bytes = number * units[i].bytes, .set = true};
+      return true;
+    }
+  if (!config_parse_size(text, &size))
+    return false;
+  *limit = (struct wear_limit){.bytes = size.bytes, .set = true};
+  return true;
+}
+
 bool size_meant(const char *text, char meant[SIZE_MEANT_BYTES]) {
   static const char letters[] = "KMGT";
   uint64_t whole, thousandths = 0;

@@ -1,4 +1,4 @@
-/* Sizes as text: what config_parse_size (config.h) accepts, and what was meant by what it doesn't. Allocates and prints
+/* Sizes as text: what config_parse_size and config_parse_wear (config.h) accept, and what was meant by what it doesn't. Allocates and prints
    nothing. */
 #ifndef OFFLOAD_SIZE_H
 #define OFFLOAD_SIZE_H

@@ -153,6 +153,90 @@ static void test_combinations(void) {
   tap_ok(!config.problems[0], "off is always possible: nothing is said");
 }
 
+static void test_wear(void) {
+  static const struct {
+    const char *text;
+    struct wear_limit limit;
+  } good[] = {{"20TB", {.set = true, .bytes = 20000000000000}},
+              {"20tb", {.set = true, .bytes = 20000000000000}},
+              {"1PB", {.set = true, .bytes = 1000000000000000}},
+              {"500GB", {.set = true, .bytes = 500000000000}},
+              {"18TiB", {.set = true, .bytes = (uint64_t)18 << 40}},
+              {"1PiB", {.set = true, .bytes = (uint64_t)1 << 50}},
+              {"4096", {.set = true, .bytes = 4096}},
+              {"90%", {.set = true, .percent = 90}},
+              {"255%", {.set = true, .percent = 255}}};
+  static const char *const bad[] = {"",      "0",     "0TB",     "0%",      "256%", "20T",
+                                    "1.5TB", "20 TB", "-1TB",    "TB",      "%",    "90%%",
+                                    "1EB",   "20TBW", "20000PB", "16385PiB"};
+  size_t wrong = 0;
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    struct wear_limit limit = {0};
+    const struct wear_limit *expected = &good[i].limit;
+    if (!config_parse_wear(good[i].text, &limit) || !limit.set || limit.bytes != expected->bytes ||
+        limit.percent != expected->percent) {
+      wrong++;
+      printf("# %s: %llu bytes, %u%%\n", good[i].text, (unsigned long long)limit.bytes,
+             limit.percent);
+    }
+  }
+  tap_ok(!wrong, "a wear limit is bytes, in which TB are 10^12, or a share of the rated endurance");
+  wrong = 0;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    struct wear_limit limit;
+    if (config_parse_wear(bad[i], &limit)) {
+      wrong++;
+      printf("# '%s' was taken\n", bad[i]);
+    }
+  }
+  load("OFFLOAD_NVME_WEAR_LIMIT=0", "OFFLOAD_NVME=/mnt/a", NULL);
+  tap_ok(!wrong && !config.nvme_wear_limit.set && says("OFFLOAD_NVME_WEAR_LIMIT=0 is ignored") &&
+             says("20TB (10^12"),
+         "no wear at all, more than can be, and other forms are refused with what to write");
+}
+
+static void test_drives(void) {
+  load(NULL, NULL, NULL);
+  tap_ok(!config.nvme && !config.nvme_limit.set && !config.nvme_wear_limit.set &&
+             config.nvme_staging.bytes == 256u << 20 && config.nvme_checksum && !config.test_nvme &&
+             !config.test_nvme_rung && !config.problems[0],
+         "without variables no drive is named, and checksums are on");
+  load("OFFLOAD_NVME=/mnt/a:/mnt/b", "OFFLOAD_NVME_LIMIT=1TiB", "OFFLOAD_NVME_WEAR_LIMIT=20TB");
+  tap_ok(config.nvme && !strcmp(config.nvme, "/mnt/a:/mnt/b") &&
+             config.nvme_limit.bytes == (uint64_t)1 << 40 &&
+             config.nvme_wear_limit.bytes == 20000000000000 && !config.problems[0],
+         "drives' directories, their limit and the wear limit are taken");
+  load("OFFLOAD_NVME_STAGING=64MiB", "OFFLOAD_NVME_CHECKSUM=0", "OFFLOAD_TEST_NVME=read_eio=3");
+  tap_ok(config.nvme_staging.bytes == 64u << 20 && !config.nvme_checksum && config.test_nvme &&
+             !strcmp(config.test_nvme, "read_eio=3") && !config.problems[0],
+         "drives' staging, checksums and faults are taken");
+  char directory[2048], expected[8192];
+  load("OFFLOAD_NVME=one:/mnt/b:two", "OFFLOAD_TEST_NVME_RUNG=threads", NULL);
+  const char *here = getcwd(directory, sizeof directory) ? directory : "";
+  snprintf(expected, sizeof expected, "%s/one:/mnt/b:%s/two", here, here);
+  tap_ok(config.nvme && !strcmp(config.nvme, expected) && config.test_nvme_rung &&
+             !strcmp(config.test_nvme_rung, "threads") && !config.problems[0],
+         "relative directories count from where the program started");
+  static const char *const bad[] = {":", "/mnt/a:", ":/mnt/a", "/mnt/a::/mnt/b"};
+  size_t wrong = 0;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char entry[64];
+    snprintf(entry, sizeof entry, "OFFLOAD_NVME=%s", bad[i]);
+    load(entry, NULL, NULL);
+    wrong += config.nvme || !says(entry) || !says("separated by single colons");
+  }
+  tap_ok(!wrong, "an empty directory in the list is refused with what to write");
+  load("OFFLOAD_NVME_LIMIT=1GiB", NULL, NULL);
+  tap_ok(says("OFFLOAD_NVME_LIMIT has no effect without OFFLOAD_NVME"),
+         "a limit of drives without drives is named");
+  load("OFFLOAD_NVME=/mnt/a", "OFFLOAD_STEP=direct", "OFFLOAD_NVME_LIMIT=0");
+  tap_ok(says("OFFLOAD_NVME has no effect with OFFLOAD_STEP=direct") &&
+             says("OFFLOAD_NVME_LIMIT=0 lets nothing go to drives"),
+         "drives that can hold nothing are named");
+  load("OFFLOAD_NVME=/mnt/a", "OFFLOAD_HOST_MEMORY=0", NULL);
+  tap_ok(!config.problems[0], "with drives, no host memory at all is no mistake");
+}
+
 static void test_many_problems(void) {
   static char entries[100][64];
   char *environment[101] = {NULL};
@@ -237,6 +321,8 @@ int main(void) {
   test_values();
   test_problems();
   test_combinations();
+  test_wear();
+  test_drives();
   test_many_problems();
   test_meant();
   test_strict();
