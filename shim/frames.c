@@ -1,78 +1,19 @@
-/* Frames, the tenants that follow each other in them, and tickets: see frames.h. One function, advance, looks at every frame and takes
-   every step that is possible; it is called whenever something changed. Requests to the store are collected under the lock and
-   made after it, since a store may answer at once, from the very call.
-
-   A tenancy: QUEUED (its predecessor isn't done, or an older tenancy of its unit isn't) -> READING (unless it is filled) -> READY, in use
-   while it has refs; without refs, and written to -> WRITING -> READY, which is cache until a successor wants the frame. Every
-   wait is for a tenancy of lower `order`, so there is no cycle.
-
-   The lock protects everything of a set but what is said to be constant. */
+/* Frames and the tenants that follow each other in them: see frames.h, and frames_set.h for what they are made of. One function, advance,
+   looks at every frame and takes every step that is possible; it is called whenever something changed. Requests to the store are
+   collected under the lock and made after it, since a store may answer at once, from the very call. */
 #define _GNU_SOURCE
-#include "frames.h"
 #include "../policy/report.h"
-#include "frames_memory.h"
-#include "keeper.h"
+#include "frames_set.h"
 #include "process.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum state { QUEUED, READING, READY, WRITING, FAILED };
-
-struct frame;
-
-struct tenancy {
-  struct tenancy *next; /* the frame's next tenant */
-  struct frames *frames;
-  struct frame *frame;
-  uint64_t order;
-  uint32_t unit;
-  enum state state;
-  bool fill, gone, dirty; /* `gone`: ticket_go was called for one of its tickets */
-  struct ref *refs;       /* tickets that name it, none of them released; oldest first */
-  struct store_request request;
-};
-
-struct ref {        /* a ticket's name for a tenancy */
-  struct ref *next; /* of the tenancy's */
-  struct ticket *ticket;
-  struct tenancy *tenancy;
-};
-
-struct frame {
-  unsigned char *address; /* constant */
-  struct tenancy *first, *last;
-  uint64_t used; /* when a ticket last named it */
-  bool home;     /* a write found neither a drive nor memory: the only copy of its tenant is here */
-};
-
-struct ticket {
-  struct frames *frames;
-  enum ticket_kind kind;
-  unsigned count;
-  struct watch watch;
-  struct ref *refs[]; /* as many as one ticket may name */
-};
-
-struct frames {
-  struct frames *next; /* the list is changed under the enqueue lock */
-  CUcontext context;   /* constant, as the next four are */
-  size_t piece_bytes;
-  unsigned count, most; /* `most`: that a ticket may name */
-  struct frames_memory memory;
-  struct keeper *keeper; /* under the enqueue lock */
-  pthread_mutex_t lock;
-  pthread_cond_t changed; /* on the monotonic clock */
-  uint64_t order;
-  unsigned open, under_way; /* tickets; requests that the store has */
-  bool failing;
-  struct frame frames[];
-};
+/* ---- what was lost ---- */
 
 static _Atomic bool was_lost;
-static char lost[256];
+static char lost[sizeof((struct store_request *)0)->why];
 
 static void lose(const char *why) {
   static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
@@ -88,6 +29,35 @@ static void lose(const char *why) {
 const char *frames_lost(void) {
   /* acquire: see lose. */
   return atomic_load_explicit(&was_lost, memory_order_acquire) ? lost : "";
+}
+
+void frames_say_lost(void) {
+  char reason[sizeof lost + 160];
+  snprintf(reason, sizeof reason,
+           "state could not be read back from a drive (%s) in the middle of a step; go back to the "
+           "last checkpoint",
+           frames_lost());
+  process_stop(reason);
+}
+
+/* ---- time ---- */
+
+uint64_t frames_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t frames_end_ns(uint64_t limit_ns) {
+  const uint64_t now = frames_now_ns();
+  return limit_ns > UINT64_MAX - now ? UINT64_MAX : now + limit_ns;
+}
+
+void frames_doze(struct frames *frames, uint64_t end_ns) {
+  const uint64_t most = frames_now_ns() + 10000000u, until = end_ns < most ? end_ns : most;
+  const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
+                             .tv_nsec = (long)(until % 1000000000u)};
+  pthread_cond_timedwait(&frames->changed, &frames->lock, &t);
 }
 
 /* ---- tenants ---- */
@@ -106,13 +76,11 @@ static void unlink_tenancy(struct tenancy *tenancy) {
   free(tenancy);
 }
 
-/* The unit's newest tenancy older than `order`. */
-static struct tenancy *latest(struct frames *frames, uint32_t unit, uint64_t order) {
+struct tenancy *frames_latest(struct frames *frames, uint32_t unit) {
   struct tenancy *found = NULL;
   for (unsigned i = 0; i < frames->count; i++)
     for (struct tenancy *t = frames->frames[i].first; t; t = t->next)
-      if (t->unit == unit && t->order < order && t->state != FAILED &&
-          (!found || t->order > found->order))
+      if (t->unit == unit && t->state != FAILED && (!found || t->order > found->order))
         found = t;
   return found;
 }
@@ -127,19 +95,63 @@ static bool settled(struct frames *frames, const struct tenancy *tenancy) {
   return true;
 }
 
+static bool in_use(const struct frame *frame) {
+  return frame->first &&
+         (frame->first->next || frame->first->refs || frame->first->state == QUEUED);
+}
+
+/* The frame used longest ago of those that nobody is waiting for, else of all. */
+static struct frame *choose(struct frames *frames, const struct ticket *ticket) {
+  struct frame *best = NULL;
+  for (unsigned i = 0; i < frames->count; i++) {
+    struct frame *frame = &frames->frames[i];
+    if (frame->home || frames_named(ticket, frame))
+      continue;
+    if (!best || in_use(frame) < in_use(best) ||
+        (in_use(frame) == in_use(best) && frame->used < best->used))
+      best = frame;
+  }
+  return best;
+}
+
+struct tenancy *frames_settle(struct frames *frames, const struct ticket *ticket, uint32_t unit,
+                              bool fill) {
+  struct frame *frame = choose(frames, ticket);
+  struct tenancy *t = frame ? calloc(1, sizeof *t) : NULL;
+  if (!t)
+    return NULL;
+  t->frames = frames;
+  t->frame = frame;
+  t->order = ++frames->order;
+  t->unit = unit;
+  t->fill = fill;
+  if (frame->last)
+    frame->last->next = t;
+  else
+    frame->first = t;
+  frame->last = t;
+  return t;
+}
+
 static void fail(struct tenancy *tenancy) {
   tenancy->state = FAILED;
   lose(tenancy->request.why);
 }
 
-/* The tenants behind the only copy of a piece have no frame any more: their address is already in the GPU's queue. */
-static void fail_queued(struct tenancy *home) {
-  for (struct tenancy *t = home->next; t; t = t->next)
-    if (t->state == QUEUED) {
-      snprintf(t->request.why, sizeof t->request.why, "%s", home->request.why);
-      fail(t);
-    }
+/* The only copy of a unit is in its frame. Tenants behind it have no frame any more, and younger tenancies of the unit elsewhere
+   can't be read: their addresses are in the GPU's queue, and can't be changed. */
+static void fail_behind(struct tenancy *home) {
+  struct frames *frames = home->frames;
+  for (unsigned i = 0; i < frames->count; i++)
+    for (struct tenancy *t = frames->frames[i].first; t; t = t->next)
+      if (t->state == QUEUED &&
+          (t->frame == home->frame || (t->unit == home->unit && t->order > home->order))) {
+        memcpy(t->request.why, home->request.why, sizeof t->request.why);
+        fail(t);
+      }
 }
+
+/* ---- steps ---- */
 
 /* One step of a frame; true when something changed. A request to be made is put in front of *requests, by its `context`. */
 static bool advance_frame(struct frames *frames, struct frame *frame,
@@ -201,7 +213,7 @@ static void make_requests(struct store_request *requests) {
   }
 }
 
-static void unlock_and_advance(struct frames *frames) {
+void frames_unlock_and_advance(struct frames *frames) {
   struct store_request *requests = advance(frames);
   pthread_mutex_unlock(&frames->lock);
   make_requests(requests);
@@ -217,218 +229,66 @@ static void written(struct tenancy *t) {
   else
     report_add(drive_write_failures, 1);
   if (frame->home)
-    fail_queued(t);
+    fail_behind(t);
+}
+
+/* What the program's user is to know of a write, once of those that found no memory; else "". */
+static void to_be_said(const struct tenancy *t, char *said, size_t said_bytes) {
+  static _Atomic bool said_home;
+  said[0] = 0;
+  if (!t->frame->home || !atomic_exchange_explicit(&said_home, true, memory_order_relaxed))
+    snprintf(said, said_bytes, "%s", t->request.why);
 }
 
 static void done(struct store_request *request) {
   struct tenancy *t = tenancy_of(request);
   struct frames *frames = t->frames;
-  static _Atomic bool said_home;
   char said[sizeof request->why] = "";
   pthread_mutex_lock(&frames->lock);
   frames->under_way--;
   if (t->state == WRITING) {
     written(t);
-    if (!t->frame->home || !atomic_exchange_explicit(&said_home, true, memory_order_relaxed))
-      memcpy(said, request->why, sizeof said);
+    to_be_said(t, said, sizeof said);
   } else if (request->outcome == STORE_FAILED) {
     fail(t);
   } else {
     t->state = READY;
     report_add(drive_read_bytes, frames->piece_bytes);
   }
-  unlock_and_advance(frames);
+  frames_unlock_and_advance(frames);
   if (said[0])
     report_notice("%s", said);
 }
 
-/* ---- tickets ---- */
+/* ---- forgetting ---- */
 
-struct ticket *ticket_make(struct frames *frames, enum ticket_kind kind) {
-  struct ticket *ticket = calloc(1, sizeof *ticket + frames->most * sizeof(struct ref *));
-  if (!ticket)
-    return NULL;
-  ticket->frames = frames;
-  ticket->kind = kind;
+/* Drops what nothing uses of the unit's tenancies; true when none is left. */
+static bool drop_unit(struct frames *frames, uint32_t unit) {
+  bool all = true;
+  for (unsigned i = 0; i < frames->count; i++)
+    for (struct tenancy *t = frames->frames[i].first, *next; t; t = next) {
+      next = t->next;
+      if (t->unit != unit)
+        continue;
+      t->dirty = false;
+      if (t->refs || t->state == READING || t->state == WRITING) {
+        all = false;
+        continue;
+      }
+      if (t == t->frame->first)
+        t->frame->home = false;
+      unlink_tenancy(t);
+    }
+  return all;
+}
+
+void frames_forget_unit(struct frames *frames, uint32_t unit) {
+  const uint64_t end = frames_end_ns(FRAMES_PATIENCE_NS);
+  bool all;
   pthread_mutex_lock(&frames->lock);
-  frames->open++;
-  pthread_mutex_unlock(&frames->lock);
-  return ticket;
-}
-
-static bool names(const struct ticket *ticket, const struct frame *frame) {
-  for (unsigned i = 0; i < ticket->count; i++)
-    if (ticket->refs[i]->tenancy->frame == frame)
-      return true;
-  return false;
-}
-
-static bool in_use(const struct frame *frame) {
-  return frame->first &&
-         (frame->first->next || frame->first->refs || frame->first->state == QUEUED);
-}
-
-/* The frame used longest ago of those that nobody is waiting for, else of all. */
-static struct frame *choose(struct frames *frames, const struct ticket *ticket) {
-  struct frame *best = NULL;
-  for (unsigned i = 0; i < frames->count; i++) {
-    struct frame *frame = &frames->frames[i];
-    if (frame->home || names(ticket, frame))
-      continue;
-    if (!best || in_use(frame) < in_use(best) ||
-        (in_use(frame) == in_use(best) && frame->used < best->used))
-      best = frame;
-  }
-  return best;
-}
-
-/* A new tenancy, the last of a frame; NULL: no memory, or no frame. */
-static struct tenancy *settle(struct frames *frames, const struct ticket *ticket, uint32_t unit,
-                              bool fill) {
-  struct frame *frame = choose(frames, ticket);
-  struct tenancy *t = frame ? calloc(1, sizeof *t) : NULL;
-  if (!t)
-    return NULL;
-  t->frames = frames;
-  t->frame = frame;
-  t->unit = unit;
-  t->fill = fill;
-  if (frame->last)
-    frame->last->next = t;
-  else
-    frame->first = t;
-  frame->last = t;
-  return t;
-}
-
-void *ticket_add(struct ticket *ticket, uint32_t unit, bool fill) {
-  struct frames *frames = ticket->frames;
-  for (unsigned i = 0; i < ticket->count; i++)
-    if (ticket->refs[i]->tenancy->unit == unit)
-      return ticket->refs[i]->tenancy->frame->address;
-  struct ref *ref = ticket->count < frames->most ? calloc(1, sizeof *ref) : NULL;
-  if (!ref)
-    return NULL;
-  pthread_mutex_lock(&frames->lock);
-  struct tenancy *t = latest(frames, unit, UINT64_MAX);
-  const bool joins = t && !t->next && !names(ticket, t->frame);
-  if (!joins)
-    t = settle(frames, ticket, unit, fill);
-  if (t) {
-    if (!joins)
-      t->order = ++frames->order;
-    else if (!fill)
-      report_add(drive_hit_bytes, frames->piece_bytes);
-    t->frame->used = ++frames->order;
-    *ref = (struct ref){.ticket = ticket, .tenancy = t};
-    struct ref **end = &t->refs;
-    while (*end)
-      end = &(*end)->next;
-    *end = ref;
-    ticket->refs[ticket->count++] = ref;
-  } else {
-    free(ref);
-  }
-  pthread_mutex_unlock(&frames->lock);
-  return t ? t->frame->address : NULL;
-}
-
-void ticket_go(struct ticket *ticket) {
-  pthread_mutex_lock(&ticket->frames->lock);
-  for (unsigned i = 0; i < ticket->count; i++)
-    ticket->refs[i]->tenancy->gone = true;
-  unlock_and_advance(ticket->frames);
-}
-
-static void let_go(struct ticket *ticket, bool wrote) {
-  struct frames *frames = ticket->frames;
-  pthread_mutex_lock(&frames->lock);
-  for (unsigned i = 0; i < ticket->count; i++) {
-    struct tenancy *t = ticket->refs[i]->tenancy;
-    struct ref **at = &t->refs;
-    while (*at != ticket->refs[i])
-      at = &(*at)->next;
-    *at = (*at)->next;
-    free(ticket->refs[i]);
-    t->dirty |= wrote && t->state == READY;
-    t->gone |= !t->refs; /* a tenancy that nobody names any more leaves its queue */
-  }
-  frames->open--;
-  unlock_and_advance(frames);
-  free(ticket);
-}
-
-void ticket_drop(struct ticket *ticket) {
-  let_go(ticket, false);
-}
-void ticket_release(struct ticket *ticket, bool wrote) {
-  let_go(ticket, wrote);
-}
-
-static enum ticket_state state_locked(const struct ticket *ticket) {
-  bool ready = true;
-  for (unsigned i = 0; i < ticket->count; i++) {
-    const struct tenancy *t = ticket->refs[i]->tenancy;
-    if (t->state == FAILED)
-      return TICKET_FAILED;
-    ready =
-        ready && t->state == READY && (ticket->kind != TICKET_ALONE || t->refs == ticket->refs[i]);
-  }
-  if (ticket->frames->failing)
-    return TICKET_FAILED;
-  return ready ? TICKET_READY : TICKET_WAITING;
-}
-
-enum ticket_state ticket_state(const struct ticket *ticket) {
-  pthread_mutex_lock(&ticket->frames->lock);
-  const enum ticket_state state = state_locked(ticket);
-  pthread_mutex_unlock(&ticket->frames->lock);
-  return state;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Sleeps until something changed, `end_ns` at the latest. *give_up has no signal, hence the look every 10 ms. */
-static void doze(struct frames *frames, uint64_t end_ns) {
-  const uint64_t most = now_ns() + 10000000u, until = end_ns < most ? end_ns : most;
-  const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
-                             .tv_nsec = (long)(until % 1000000000u)};
-  pthread_cond_timedwait(&frames->changed, &frames->lock, &t);
-}
-
-static uint64_t end_of(uint64_t limit_ns) {
-  const uint64_t now = now_ns();
-  return limit_ns > UINT64_MAX - now ? UINT64_MAX : now + limit_ns;
-}
-
-enum ticket_state ticket_wait(struct ticket *ticket, uint64_t limit_ns,
-                              const _Atomic bool *give_up) {
-  struct frames *frames = ticket->frames;
-  const uint64_t end = end_of(limit_ns);
-  enum ticket_state state = TICKET_WAITING;
-  pthread_mutex_lock(&frames->lock);
-  while ((state = state_locked(ticket)) == TICKET_WAITING && now_ns() < end &&
-         !(give_up && atomic_load_explicit(give_up, memory_order_relaxed)))
-    doze(frames, end);
-  pthread_mutex_unlock(&frames->lock);
-  return state;
-}
-
-const char *ticket_why(const struct ticket *ticket) {
-  const char *why = "waits for drives have ended, since the context is lost or the process ends";
-  pthread_mutex_lock(&ticket->frames->lock);
-  for (unsigned i = 0; i < ticket->count; i++)
-    if (ticket->refs[i]->tenancy->state == FAILED)
-      why = ticket->refs[i]->tenancy->request.why;
-  pthread_mutex_unlock(&ticket->frames->lock);
-  return why;
-}
-
-void ticket_watch(struct ticket *ticket, struct gate_words *words, uint32_t generation) {
-  ticket->watch = (struct watch){.ticket = ticket, .words = words, .generation = generation};
-  keeper_watch(ticket->frames->keeper, &ticket->watch);
+  while (!(all = drop_unit(frames, unit)) && frames_now_ns() < end)
+    frames_doze(frames, end);
+  frames_unlock_and_advance(frames);
+  if (all)
+    store_release(frames_store(), unit); /* else a ticket that nobody lets go of has it for good */
 }

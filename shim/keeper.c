@@ -53,6 +53,8 @@ static bool show(struct keeper *keeper) {
     return false;
   const bool ready = state == TICKET_READY;
   take(&keeper->waiting);
+  if (state == TICKET_FAILED && *frames_lost())
+    frames_say_lost(); /* before the gate's trap, which doesn't say why */
   atomic_store_explicit(&watch->words->status,
                         slot_status(watch->generation, ready ? SLOT_APPLY : SLOT_FAILED),
                         memory_order_relaxed);
