@@ -13,11 +13,11 @@ $(B)/nvme-bench: $(B)/nvme/bench.o $(NVME_OBJS)
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -o $@
 ALL += $(B)/nvme-bench
 
-NVME_ENGINE_TEST := $(B)/test/nvme_engine
-$(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
+NVME_ENGINE_TESTS := $(B)/test/nvme_engine $(B)/test/nvme_refused
+$(NVME_ENGINE_TESTS): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
-UNIT_TESTS += $(NVME_ENGINE_TEST)
+UNIT_TESTS += $(NVME_ENGINE_TESTS)
 
 NVME_FILES_TEST := $(B)/test/nvme_files
 $(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
