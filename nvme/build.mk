@@ -1,7 +1,7 @@
 # The drive tier. NVME_OBJS is linked into liboffload.so by shim/build.mk, together with the static liburing (LIBURING).
 NVME_SRC := $(filter-out nvme/bench.c,$(wildcard nvme/*.c))
 NVME_OBJS := $(NVME_SRC:%.c=$(B)/%.o)
-NVME_HDR := $(wildcard nvme/*.h)
+NVME_HDR := $(wildcard nvme/*.h nvme/*.def)
 LIBURING := $(shell $(CC) -print-file-name=liburing.a)
 
 $(B)/nvme/%.o: nvme/%.c $(NVME_HDR) nvme/build.mk Makefile
@@ -24,6 +24,12 @@ $(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
 UNIT_TESTS += $(NVME_FILES_TEST)
+
+NVME_ENDURANCE_TEST := $(B)/test/nvme_endurance
+$(NVME_ENDURANCE_TEST): tests/unit/nvme_endurance.c tests/lib/tap.h $(NVME_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -lm -o $@
+UNIT_TESTS += $(NVME_ENDURANCE_TEST)
 
 ## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
 .PHONY: bench-nvme
