@@ -57,9 +57,9 @@ static bool stop(void) {
 
 /* The page is wiped here where the kernel can't; it is the child's own copy. */
 static void in_child(void) {
-  frames_forked();
   atomic_store_explicit(atomic_load_explicit(&stage, memory_order_relaxed), IDLE,
                         memory_order_relaxed);
+  frames_forked();
 }
 
 /* Children that leave through exit run this too, and must not write their parent's report. One in a
