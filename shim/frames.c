@@ -182,7 +182,7 @@ static bool advance_frame(struct frames *frames, struct frame *frame,
   return true;
 }
 
-static struct store_request *advance(struct frames *frames) {
+struct store_request *frames_advance(struct frames *frames) {
   struct store_request *requests = NULL;
   for (bool changed = true; changed;) {
     changed = false;
@@ -200,7 +200,7 @@ static struct tenancy *tenancy_of(struct store_request *request) {
 }
 
 /* A tenancy with a request stays until the request is done, and so does its state: both are read without the lock. */
-static void make_requests(struct store_request *requests) {
+void frames_make_requests(struct store_request *requests) {
   while (requests) {
     struct store_request *request = requests;
     requests = request->context;
@@ -209,14 +209,11 @@ static void make_requests(struct store_request *requests) {
     request->buffer = t->frame->address;
     request->done = done;
     request->why[0] = 0;
-    (t->state == READING ? store_read : store_write)(frames_store(), request);
+    if (t->state == READING)
+      store_read(frames_store(), request);
+    else
+      store_write(frames_store(), request);
   }
-}
-
-void frames_unlock_and_advance(struct frames *frames) {
-  struct store_request *requests = advance(frames);
-  pthread_mutex_unlock(&frames->lock);
-  make_requests(requests);
 }
 
 static void written(struct tenancy *t) {
@@ -255,7 +252,9 @@ static void done(struct store_request *request) {
     t->state = READY;
     report_add(drive_read_bytes, frames->piece_bytes);
   }
-  frames_unlock_and_advance(frames);
+  struct store_request *requests = frames_advance(frames);
+  pthread_mutex_unlock(&frames->lock);
+  frames_make_requests(requests);
   if (said[0])
     report_notice("%s", said);
 }
@@ -288,7 +287,9 @@ void frames_forget_unit(struct frames *frames, uint32_t unit) {
   pthread_mutex_lock(&frames->lock);
   while (!(all = drop_unit(frames, unit)) && frames_now_ns() < end)
     frames_doze(frames, end);
-  frames_unlock_and_advance(frames);
+  struct store_request *requests = frames_advance(frames);
+  pthread_mutex_unlock(&frames->lock);
+  frames_make_requests(requests);
   if (all)
     store_release(frames_store(), unit); /* else a ticket that nobody lets go of has it for good */
 }

@@ -286,7 +286,8 @@ void frames_forget_context(CUcontext context, bool gone) {
 }
 
 void frames_forked(void) {
-  struct store *store = frames_store();
+  /* A child's child, too, comes here: by then the descriptors' numbers are others'. */
+  struct store *store = atomic_exchange_explicit(&the_store, NULL, memory_order_relaxed);
   if (store)
     store_forked(store);
 }

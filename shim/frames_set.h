@@ -72,10 +72,11 @@ struct frames {
   struct frame frames[];
 };
 
-/* ---- frames.c; all but the first with the set's lock held ---- */
+/* ---- frames.c; all but frames_make_requests with the set's lock held ---- */
 
-/* Takes the steps that are possible, lets go of the lock, and makes the requests that came of them. */
-void frames_unlock_and_advance(struct frames *);
+/* Takes the steps that are possible after a change. What it returns is to be given to frames_make_requests once the lock is let go of. */
+struct store_request *frames_advance(struct frames *);
+void frames_make_requests(struct store_request *);
 /* The unit's newest tenancy that hasn't failed, or NULL. */
 struct tenancy *frames_latest(struct frames *, uint32_t unit);
 /* A new tenancy, the last of a frame that the ticket doesn't name; NULL: no memory, or no frame. */

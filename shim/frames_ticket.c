@@ -69,7 +69,9 @@ void ticket_go(struct ticket *ticket) {
     if (ticket->refs[i]->joined && (t->state == READY || t->state == WRITING))
       report_add(drive_hit_bytes, frames->piece_bytes);
   }
-  frames_unlock_and_advance(frames);
+  struct store_request *requests = frames_advance(frames);
+  pthread_mutex_unlock(&frames->lock);
+  frames_make_requests(requests);
 }
 
 static void let_go(struct ticket *ticket, bool wrote) {
@@ -86,7 +88,9 @@ static void let_go(struct ticket *ticket, bool wrote) {
     t->gone |= !t->refs; /* a tenancy that nobody names any more leaves its queue */
   }
   frames->open--;
-  frames_unlock_and_advance(frames);
+  struct store_request *requests = frames_advance(frames);
+  pthread_mutex_unlock(&frames->lock);
+  frames_make_requests(requests);
   free(ticket);
 }
 
