@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,9 +79,8 @@ static int measure(const struct options *options, int file, enum engine_mix mix,
   };
   if (load.file_bytes < load.buffer_bytes || !load.buffer_bytes)
     return fail(options->file, "smaller than block times depth, or a block of 0 bytes");
-  load.buffer =
-      mmap(NULL, load.buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (load.buffer == MAP_FAILED)
+  load.buffer = engine_slab_map(load.buffer_bytes);
+  if (!load.buffer)
     return fail("buffers", strerror(errno));
   memset(load.buffer, 0x5a, load.buffer_bytes);
   char why[200];
@@ -103,7 +101,7 @@ static int measure(const struct options *options, int file, enum engine_mix mix,
   const double rate = engine_load(engine, &load, &bytes, &ns, &error);
   const struct engine_stats stats = engine_stats(engine);
   engine_close(engine);
-  munmap(load.buffer, load.buffer_bytes);
+  engine_slab_unmap(load.buffer, load.buffer_bytes);
   if (error)
     return fail(options->file, strerror(error));
   printf(

@@ -1,7 +1,7 @@
 # The drive tier. NVME_OBJS is linked into liboffload.so by shim/build.mk, together with the static liburing (LIBURING).
 NVME_SRC := $(filter-out nvme/bench.c,$(wildcard nvme/*.c))
 NVME_OBJS := $(NVME_SRC:%.c=$(B)/%.o)
-NVME_HDR := $(wildcard nvme/*.h)
+NVME_HDR := $(wildcard nvme/*.h nvme/*.def)
 LIBURING := $(shell $(CC) -print-file-name=liburing.a)
 
 $(B)/nvme/%.o: nvme/%.c $(NVME_HDR) nvme/build.mk Makefile
@@ -13,11 +13,11 @@ $(B)/nvme-bench: $(B)/nvme/bench.o $(NVME_OBJS)
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -o $@
 ALL += $(B)/nvme-bench
 
-NVME_ENGINE_TEST := $(B)/test/nvme_engine
-$(NVME_ENGINE_TEST): tests/unit/nvme_engine.c tests/lib/tap.h $(NVME_OBJS)
+NVME_ENGINE_TESTS := $(B)/test/nvme_engine $(B)/test/nvme_refused
+$(NVME_ENGINE_TESTS): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
-UNIT_TESTS += $(NVME_ENGINE_TEST)
+UNIT_TESTS += $(NVME_ENGINE_TESTS)
 
 NVME_FILES_TEST := $(B)/test/nvme_files
 $(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
@@ -32,6 +32,12 @@ $(NVME_STORE_TESTS): $(B)/test/%: tests/unit/%.c tests/unit/nvme_store.h tests/l
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) $(NVME_WRAP) -lpthread -o $@
 $(B)/test/nvme_store_faults: NVME_WRAP := -Wl,--wrap=mmap
 UNIT_TESTS += $(NVME_STORE_TESTS)
+
+NVME_ENDURANCE_TEST := $(B)/test/nvme_endurance
+$(NVME_ENDURANCE_TEST): tests/unit/nvme_endurance.c tests/lib/tap.h $(NVME_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -lm -o $@
+UNIT_TESTS += $(NVME_ENDURANCE_TEST)
 
 ## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
 .PHONY: bench-nvme

@@ -66,6 +66,11 @@ struct engine_stats {
 };
 struct engine_stats engine_stats(struct engine *);
 
+/* Memory for a slab, not inherited by forks, of huge pages where the kernel gives them: from and to scattered small pages drives are
+   half as fast (slab.c). Written to first by the caller, who pins it after that or leaves it to the ring. NULL without memory. */
+void *engine_slab_map(size_t bytes);
+void engine_slab_unmap(void *slab, size_t bytes); /* of the same bytes; NULL is nothing */
+
 /* What serves this file best: writes and reads half and half over `bytes` of it, for at most `limit_ns`; the least block of
    1 to 8 MiB and the least depth of 4 to 32 that come within 5 % of the fastest. The file's contents and the
    slab's are lost. Counts faults. False with a sentence. */

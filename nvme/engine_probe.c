@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 static uint64_t now_ns(void) {
@@ -191,12 +190,11 @@ bool engine_probe(const struct engine_config *config, size_t bytes, uint64_t lim
   }
   void *own = NULL;
   if (!config->slab || config->slab_bytes < (size_t)LEAST_BLOCK) {
-    own = mmap(NULL, PROBE_BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (own == MAP_FAILED) {
+    own = engine_slab_map(PROBE_BUFFER);
+    if (!own) {
       snprintf(why, why_bytes, "no memory for a probe: %s", strerror(errno));
       return false;
     }
-    madvise(own, PROBE_BUFFER, MADV_DONTFORK);
     wide.slab = own;
     wide.slab_bytes = PROBE_BUFFER;
   }
@@ -215,8 +213,7 @@ bool engine_probe(const struct engine_config *config, size_t bytes, uint64_t lim
     if (error)
       snprintf(why, why_bytes, "the probe's transfers failed: %s", strerror(error));
   }
-  if (own)
-    munmap(own, PROBE_BUFFER);
+  engine_slab_unmap(own, PROBE_BUFFER);
   if (!engine || error)
     return false;
   choose(rates, block_bytes, depth);

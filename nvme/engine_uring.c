@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "engine_internal.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,11 +16,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { IOVEC_BYTES = 1 << 30, IOVECS_MOST = 1024, EVENT_DATA = ENGINE_DEPTH_MOST };
+enum {
+  IOVEC_BYTES = 1 << 30,
+  IOVECS_MOST = 1024,
+  EVENT_DATA = ENGINE_DEPTH_MOST,
+  GONE_MS = 30000 /* longer than drives take for what is under way */
+};
 
 struct engine_ring {
   struct io_uring ring;
   int event;
+  int gone; /* a pipe whose other end only the ring has: hangs up when the kernel is done with it; -1: none */
   bool fixed_buffers, fixed_file;
   bool listening;     /* the poll of the event is in the ring */
   bool ready, failed; /* of setting up; under the engine's lock */
@@ -51,6 +58,20 @@ static void register_slab(const struct engine_config *config, struct engine_ring
   free(pieces);
 }
 
+/* The file, and what tells that the ring is gone. */
+static void register_files(const struct engine_config *config, struct engine_ring *ring) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC))
+    ends[0] = ends[1] = -1;
+  const int files[] = {config->file, ends[1]};
+  ring->fixed_file = io_uring_register_files(&ring->ring, files, 2) == 0;
+  ring->gone = ring->fixed_file ? ends[0] : -1;
+  if (ends[0] >= 0 && ring->gone < 0)
+    close(ends[0]);
+  if (ends[1] >= 0)
+    close(ends[1]);
+}
+
 /* On the ring's thread, since a ring with one issuer belongs to the thread that makes it. */
 static bool set_up(struct engine *engine, struct engine_ring *ring) {
   const char *name = engine_rung_name(engine->rung);
@@ -71,7 +92,7 @@ static bool set_up(struct engine *engine, struct engine_ring *ring) {
     io_uring_queue_exit(&ring->ring);
     return false;
   }
-  ring->fixed_file = io_uring_register_files(&ring->ring, &engine->config.file, 1) == 0;
+  register_files(&engine->config, ring);
   register_slab(&engine->config, ring);
   return true;
 }
@@ -139,10 +160,13 @@ static void heard(struct engine_ring *ring) {
   }
 }
 
-/* A ring that the kernel took away: what is under way and what comes ends with EIO. */
+/* A ring that the kernel took away: what is under way and what comes ends with EIO, and not before the kernel has let go of the
+   memory. */
 static void give_up(struct engine *engine, struct engine_ring *ring) {
   ring->broken = true;
   io_uring_queue_exit(&ring->ring);
+  if (ring->gone >= 0)
+    poll(&(struct pollfd){.fd = ring->gone}, 1, GONE_MS);
   for (unsigned i = 0; i < ENGINE_DEPTH_MOST; i++)
     if (ring->used[i] && engine_settle(engine, &ring->blocks[i], -EIO))
       ring->used[i] = false;
@@ -275,6 +299,8 @@ void engine_ring_close(struct engine *engine) {
   pthread_mutex_unlock(&engine->lock);
   pthread_join(engine->threads[0], NULL);
   close(engine->ring->event);
+  if (engine->ring->gone >= 0)
+    close(engine->ring->gone);
   free(engine->ring);
 }
 
@@ -282,6 +308,8 @@ void engine_ring_forked(struct engine *engine) {
   if (!engine->ring->broken)
     close(engine->ring->ring.ring_fd);
   close(engine->ring->event);
+  if (engine->ring->gone >= 0)
+    close(engine->ring->gone);
 }
 
 void engine_ring_registered(const struct engine *engine, bool *fixed_buffers, bool *fixed_file) {

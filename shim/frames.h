@@ -12,8 +12,8 @@
        ticket_release                            whoever waited; after a watch, the keeper thread by itself
 
    No deadlock: what a ticket waits for are tickets made before it, drives, and the frame's last write.
-   Locking: one mutex in here, never held across a driver call or a store call that blocks; store completions take it. No function
-   but frames_of, frames_stream_ready and frames_forget_context calls CUDA. */
+   Locking: one mutex a set, never held across a driver call or a call of the store; the store's completions take it. No function but
+   frames_of and frames_forget_context calls CUDA. */
 #ifndef OFFLOAD_FRAMES_H
 #define OFFLOAD_FRAMES_H
 #include "../nvme/store.h"
@@ -29,9 +29,9 @@ struct ticket;
 /* At least so many frames, or there is no drive tier; a ticket of the step names at most a quarter of them. */
 enum { FRAMES_LEAST = 16 };
 
-/* The context's frames, made when first asked for: OFFLOAD_NVME_STAGING bytes (within what the host can spare, budget.h
-   BUDGET_LOCKED_PAGES, halved down to FRAMES_LEAST pieces), mmap, MADV_DONTFORK, cuMemHostRegister (portable; in parts where the driver
-   refuses it whole), then the store. NULL with a sentence (the same at every later call). Under the enqueue lock. */
+/* The context's frames, made when first asked for: OFFLOAD_NVME_STAGING bytes, within what the host can spare (budget.h, not counting
+   OFFLOAD_HOST_MEMORY, which is for state), less where they are refused, FRAMES_LEAST pieces at least; then, once a process, the store.
+   NULL with a sentence (the same at every later call). Under the enqueue lock. */
 struct frames *frames_of(CUcontext context, size_t piece_bytes, char *why, size_t why_bytes);
 /* That of a context, or NULL. */
 struct frames *frames_find(CUcontext context);
@@ -66,9 +66,11 @@ void ticket_release(struct ticket *, bool wrote);
 
 /* In pinned memory, for a ticket that the GPU waits for. Numbers of a pair of words rise from use to use. */
 struct gate_words {
-  _Atomic uint32_t ready;  /* = generation: the keeper has written `status` and the pieces are there, or it failed */
-  _Atomic uint32_t status; /* slot_status(generation, SLOT_APPLY or SLOT_FAILED) of worker.h: off_gate traps unless it applies */
-  _Atomic uint32_t down;   /* = generation: the GPU has written what it changed to the frames */
+  _Atomic uint32_t
+      ready; /* = generation: the keeper has written `status` and the pieces are there, or it failed */
+  _Atomic uint32_t
+      status; /* slot_status(generation, SLOT_APPLY or SLOT_FAILED) of worker.h: off_gate traps unless it applies */
+  _Atomic uint32_t down; /* = generation: the GPU has written what it changed to the frames */
   uint32_t pad[13];
 };
 /* Whether ticket_watch can be used: starts the keeper thread. False with a sentence. */
@@ -77,14 +79,16 @@ bool frames_stream_ready(struct frames *, char *why, size_t why_bytes);
    (unless it failed). In the order in which tickets are watched. */
 void ticket_watch(struct ticket *, struct gate_words *, uint32_t generation);
 
-/* Forgets a unit that no ticket names: no write follows; waits for one that is under way. Then releases it in the store. */
+/* Forgets a unit that no ticket names: no write follows; waits for one that is under way, and (bounded) for tickets that name it after all.
+   Then releases it in the store. */
 void frames_forget_unit(struct frames *, uint32_t unit);
 
 /* From now on every wait ends as failed; for a context that is lost or a process that ends. */
 void frames_fail(struct frames *);
 /* Waits at most `limit_ns` until no ticket is open. */
 bool frames_idle(struct frames *, uint64_t limit_ns);
-/* The context goes, or is `gone`: waits (bounded) for tickets, drops the frames. Units stay its ranges' until these go. */
+/* The context goes, or is `gone`: waits (bounded) for tickets and drives, drops the frames. Units stay its ranges' until these go. Tickets
+   that are open even then keep the set's memory for good, and end as failed. Under the enqueue lock. */
 void frames_forget_context(CUcontext context, bool gone);
 /* In a forked child. Async-signal-safe. */
 void frames_forked(void);
@@ -92,4 +96,6 @@ void frames_forked(void);
 /* After a failed read: the sentence to end with, or "". Set once. The step that meets it ends through plan_broken or the trap of
    the apply kernel, and says so with process_stop: it is in the middle of a step, and the way back is the last checkpoint. */
 const char *frames_lost(void);
+/* Says so. Any thread. */
+void frames_say_lost(void);
 #endif

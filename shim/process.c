@@ -11,6 +11,7 @@
 #include "cancel.h"
 #include "driver.h"
 #include "elf.h"
+#include "frames.h"
 #include "step.h"
 #include <errno.h>
 #include <pthread.h>
@@ -54,10 +55,11 @@ static bool stop(void) {
                                                  memory_order_acquire);
 }
 
-/* Where the kernel can't wipe the page. The page is the child's own copy. */
+/* The page is wiped here where the kernel can't; it is the child's own copy. */
 static void in_child(void) {
   atomic_store_explicit(atomic_load_explicit(&stage, memory_order_relaxed), IDLE,
                         memory_order_relaxed);
+  frames_forked();
 }
 
 /* Children that leave through exit run this too, and must not write their parent's report. One in a

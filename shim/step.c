@@ -8,7 +8,9 @@
 #include "companion.h"
 #include "early.h"
 #include "foreign.h"
+#include "frames.h"
 #include "lock.h"
+#include "move.h"
 #include "pace.h"
 #include "plan.h"
 #include "process.h"
@@ -511,14 +513,33 @@ static void forget_branches(struct function *function, void *context) {
       branch->context = NULL;
 }
 
+/* Until the keeper has let go of the words that go with the context; it fails what would be waited for in vain. */
+static void settle_frames(CUcontext context, const struct ring *ring) {
+  enum { POLL_NS = 20000000 };
+  struct frames *frames = frames_find(context);
+  for (uint64_t waited_ns = 0; frames && !frames_idle(frames, POLL_NS); waited_ns += POLL_NS) {
+    const CUresult result = ring && ring->down ? driver.cuStreamQuery(ring->down) : CUDA_SUCCESS;
+    const bool lost = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+    if (lost || (result == CUDA_SUCCESS && !process_active()) || waited_ns >= move_wait_ns) {
+      frames_fail(frames);
+      (void)frames_idle(frames, move_wait_ns);
+      return;
+    }
+  }
+}
+
 void step_context_may_end(CUcontext context) {
   const struct ring *ring = ring_find(context);
   if (ring)
     ring_settle(ring);
+  settle_frames(context, ring);
 }
 
 void step_forget_context(CUcontext context, bool gone) {
+  if (!gone)
+    settle_frames(context, ring_find(context));
   ring_forget(context, gone);
+  frames_forget_context(context, gone);
   recognise_each(forget_branches, context);
 }
 
