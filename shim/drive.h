@@ -5,11 +5,16 @@
    pieces go to drives that nothing but the step touched, reads included, during the whole last step, in a process in which no kernel
    whose parameters can't be read ran during that time, whose partners are all on the host or on drives too, and that no graph holds.
 
+   Two kinds of touches are no reason to stay: copies to the host that are complete when they return, which are made from wherever a
+   piece is (drive_serve), and a graph's launch, since what its nodes name the graph holds.
+
    The race with a launch that is under way in another thread (a hook looks at the tier, then the driver enqueues): the hook marks
-   (touch_mark), then counts the touch (range->touches, seq_cst), then reads the tier; whoever unmaps notes `touches` before it reads
-   the marks, stores PIECE_DRIVE (seq_cst), then reads `touches` again and puts the piece back if it changed. One of the two sees the other. */
+   (touch_mark), then counts the touch (range->touches or touch_unseen_count, seq_cst), then reads the tier; whoever unmaps notes both
+   counts before it reads the marks, stores PIECE_DRIVE (seq_cst), then reads the counts again and puts the piece back if one changed.
+   One of the two sees the other. */
 #ifndef OFFLOAD_DRIVE_H
 #define OFFLOAD_DRIVE_H
+#include "move.h"
 #include "range.h"
 
 /* Whether pieces of this context may go to drives now: OFFLOAD_NVME names directories, steps are not `direct`, the store is there (it
@@ -18,11 +23,22 @@ bool drive_possible(CUcontext context, size_t piece_bytes);
 /* Pieces that may still go. Under the enqueue lock. */
 size_t drive_room(CUcontext context);
 
+/* Moves pieces to drives, in batches, as move_pieces does; `touches_noted` of their ranges and touch_unseen_count (`unseen`) were
+   noted before the plan that chose them. CUDA_SUCCESS although fewer moved. Under the enqueue lock, while no capture is open. */
+CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen, CUstream stream,
+                    bool wait, size_t *moved);
+/* Brings listed pieces in, those that aren't on drives excepted. Under the enqueue lock. */
+CUresult drive_bring(const struct move_item *items, size_t count);
+/* A piece on a drive whose range goes. Under the enqueue lock, or for a range that nobody knows any more. */
+void drive_forget_piece(struct range *, uint32_t piece);
+/* A context and what was left of moves in it are gone. Under the enqueue lock. */
+void drive_forget_context(CUcontext context);
+
 /* A context's step begins: bytes of the last one, endurance, the wear limit, pieces kept because a drive failed. */
 void drive_step(CUcontext context);
 
-/* Brings pieces [first, last] of a range in, if they are on drives, with the pieces that hold the partners of their tensors: to the
-   device if it has room, else to the host within the budget, else to the host beyond it (said once); each is counted and timed. Waits for steps
+/* Brings pieces [first, last] of a range in, if they are on drives, with the pieces that hold the partners of their tensors, and as far
+   as there is room those that would be parted from their partners by that: to the device if it has room, else to the host within the budget, else to the host beyond it (said once); each is counted and timed. Waits for steps
    in flight on them. Not under the enqueue lock (takes it), any thread, also while a capture is open. CUDA_ERROR_OUT_OF_MEMORY when there is
    room nowhere, CUDA_ERROR_UNKNOWN after a failed read (hooks have then stopped): the call must not be made, and gets that answer. */
 CUresult drive_fault(struct range *, uint32_t first, uint32_t last);
@@ -32,7 +48,7 @@ CUresult drive_fault_all(CUcontext context);
 /* Under the enqueue lock: for a launch that is going to be carried out by the program's kernel. */
 CUresult drive_fault_locked(struct range *, uint32_t first, uint32_t last);
 
-/* Copies [address, address+bytes), part or all of which is on drives, to the host without bringing it in: for a synchronous copy; the
-   caller has waited for what the copy must wait for. The rest of the bytes is copied by the driver. Not under the enqueue lock. */
+/* Copies [address, address+bytes), any part of which may be on drives, to the host without bringing it in: for a synchronous copy; the
+   caller has waited for what the copy must wait for. Not under the enqueue lock, which is taken for a piece at a time. */
 CUresult drive_serve(void *destination, uintptr_t address, size_t bytes);
 #endif

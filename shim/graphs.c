@@ -2,6 +2,7 @@
    freed while a graph lives; a range counts the holders that name it. Whatever can't be kept for
    lack of memory makes ranges immovable, which is never wrong. */
 #include "graphs.h"
+#include "touch.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,15 +156,21 @@ static void hand_on(struct graph_holder to, struct graph_holder from) {
 void graphs_hold(struct graph_holder who, struct range *range) {
   pthread_mutex_lock(&mutex);
   add_to(who, range);
+  touch_again(range); /* behind the hold: who unmaps gives it up (drive.h) */
   pthread_mutex_unlock(&mutex);
 }
 
-void graphs_hold_address(struct graph_holder who, uintptr_t address) {
+CUresult graphs_hold_address(struct graph_holder who, uintptr_t address) {
+  struct touch_wants wants = {.all = false};
   lock();
   struct range *range = range_held(address);
-  if (range)
+  if (range) {
     add_to(who, range);
+    touch_again(range);
+    touch_want(&wants, range, range->base, range->base + range->bytes);
+  }
   unlock();
+  return touch_bring(&wants);
 }
 
 void graphs_capture_began(CUstream stream, CUcontext context, CUgraph target) {

@@ -27,8 +27,9 @@ struct graph_holder {
 /* The holder names this range from now on. Under the table's lock. */
 void graphs_hold(struct graph_holder, struct range *);
 
-/* The same by address, which may be in no range. Takes the table's lock. */
-void graphs_hold_address(struct graph_holder, uintptr_t address);
+/* The same by address, which may be in no range. Takes the table's lock. What of the range is on drives is brought in; another
+   answer than CUDA_SUCCESS: it isn't. */
+CUresult graphs_hold_address(struct graph_holder, uintptr_t address);
 
 /* A stream captures from now on, into `target` or (NULL) a graph of its own; and no longer. `graph`:
    what came of it, or NULL. `context`: the stream's. */

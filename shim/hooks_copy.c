@@ -5,8 +5,11 @@
 #include "state.h"
 #include "touch.h"
 
-#define READS(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, false)
-#define WRITES(address, bytes) state_foreign_access((uintptr_t)(address), bytes, on, true)
+/* Of a wrapper or what it calls: leaves with the answer where bytes can't be brought in from a drive. */
+#define READS(address, bytes)                                                                      \
+  DRIVER_TRY(state_foreign_access((uintptr_t)(address), bytes, on, false))
+#define WRITES(address, bytes)                                                                     \
+  DRIVER_TRY(state_foreign_access((uintptr_t)(address), bytes, on, true))
 
 #define COPY(symbol, parameters, arguments, touch, stream)                                         \
   CUresult hook_##symbol parameters {                                                              \
@@ -52,15 +55,23 @@ static size_t same_memory(uintptr_t destination, uintptr_t source, size_t bytes)
   COPY(symbol##_ptsz, parameters, arguments, touch;                                                \
        PARTS(symbol##_ptsz, arguments), hook_stream(stream, true))
 
+/* Copies that may go to the host and be complete when they return. */
+#define SERVED(blocks)                                                                             \
+  if (__builtin_expect(process_config()->nvme != NULL, 0)) {                                       \
+    CUresult served;                                                                               \
+    if (touch_serve((void *)destination, (uintptr_t)source, bytes, on, blocks, &served))           \
+      return ahead_seen(served, __func__);                                                         \
+  }
+
 #define BOTH                                                                                       \
   READS(source, bytes);                                                                            \
   WRITES(destination, bytes)
 
 SYNC_RUN(cuMemcpy, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
-         (destination, source, bytes), BOTH)
+         (destination, source, bytes), SERVED(false) BOTH)
 ASYNC_RUN(cuMemcpyAsync,
           (CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream),
-          (destination, source, bytes, stream), BOTH)
+          (destination, source, bytes, stream), SERVED(false) BOTH)
 SYNC_RUN(cuMemcpyDtoD_v2, (CUdeviceptr destination, CUdeviceptr source, size_t bytes),
          (destination, source, bytes), BOTH)
 ASYNC_RUN(cuMemcpyDtoDAsync_v2,
@@ -72,10 +83,10 @@ ASYNC_RUN(cuMemcpyHtoDAsync_v2,
           (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream),
           (destination, source, bytes, stream), WRITES(destination, bytes))
 SYNC_RUN(cuMemcpyDtoH_v2, (void *destination, CUdeviceptr source, size_t bytes),
-         (destination, source, bytes), READS(source, bytes))
+         (destination, source, bytes), SERVED(true) READS(source, bytes))
 ASYNC_RUN(cuMemcpyDtoHAsync_v2,
           (void *destination, CUdeviceptr source, size_t bytes, CUstream stream),
-          (destination, source, bytes, stream), READS(source, bytes))
+          (destination, source, bytes, stream), SERVED(false) READS(source, bytes))
 SYNC(cuMemcpyDtoA_v2,
      (CUarray destination, size_t destination_offset, CUdeviceptr source, size_t bytes),
      (destination, destination_offset, source, bytes), READS(source, bytes))
@@ -99,15 +110,16 @@ static bool on_device(CUmemorytype type) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-static void rectangle(const CUDA_MEMCPY2D *copy, CUstream on) {
+static CUresult rectangle(const CUDA_MEMCPY2D *copy, CUstream on) {
   if (!copy)
-    return;
+    return CUDA_SUCCESS;
   if (on_device(copy->srcMemoryType))
     READS(copy->srcDevice + copy->srcY * copy->srcPitch + copy->srcXInBytes,
           box_bytes(copy->srcPitch, 1, copy->WidthInBytes, copy->Height, 1));
   if (on_device(copy->dstMemoryType))
     WRITES(copy->dstDevice + copy->dstY * copy->dstPitch + copy->dstXInBytes,
            box_bytes(copy->dstPitch, 1, copy->WidthInBytes, copy->Height, 1));
+  return CUDA_SUCCESS;
 }
 
 /* CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name these fields alike. */
@@ -159,7 +171,7 @@ static bool over_a_border(const CUDA_MEMCPY2D *copy) {
 #define RECTANGLE(symbol, parameters, arguments, stream)                                           \
   CUresult hook_##symbol parameters {                                                              \
     if (process_active()) {                                                                        \
-      rectangle(copy, stream);                                                                     \
+      DRIVER_TRY(rectangle(copy, stream));                                                         \
       if (__builtin_expect(over_a_border(copy), 0)) {                                              \
         const CUDA_MEMCPY2D *const whole = copy;                                                   \
         CUDA_MEMCPY2D part = *whole;                                                               \
@@ -199,29 +211,32 @@ ASYNC(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (c
 
 /* ---- batches ---- */
 
-static void batch(const CUdeviceptr *destinations, const CUdeviceptr *sources, const size_t *sizes,
-                  size_t count, CUstream on) {
+static CUresult batch(const CUdeviceptr *destinations, const CUdeviceptr *sources,
+                      const size_t *sizes, size_t count, CUstream on) {
   for (size_t i = 0; destinations && sources && sizes && i < count; i++) {
     READS(sources[i], sizes[i]);
     WRITES(destinations[i], sizes[i]);
   }
+  return CUDA_SUCCESS;
 }
 
-static void operand(const CUmemcpy3DOperand *side, CUextent3D extent, CUstream on, bool writes) {
+static CUresult operand(const CUmemcpy3DOperand *side, CUextent3D extent, CUstream on,
+                        bool writes) {
   if (side->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
-    return;
+    return CUDA_SUCCESS;
   size_t pitch = side->op.ptr.rowLength ? side->op.ptr.rowLength : extent.width;
   size_t rows = side->op.ptr.layerHeight ? side->op.ptr.layerHeight : extent.height;
-  state_foreign_access((uintptr_t)side->op.ptr.ptr,
-                       box_bytes(pitch, rows, extent.width, extent.height, extent.depth), on,
-                       writes);
+  return state_foreign_access((uintptr_t)side->op.ptr.ptr,
+                              box_bytes(pitch, rows, extent.width, extent.height, extent.depth), on,
+                              writes);
 }
 
-static void boxes(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream on) {
+static CUresult boxes(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count, CUstream on) {
   for (size_t i = 0; operations && i < count; i++) {
-    operand(&operations[i].src, operations[i].extent, on, false);
-    operand(&operations[i].dst, operations[i].extent, on, true);
+    DRIVER_TRY(operand(&operations[i].src, operations[i].extent, on, false));
+    DRIVER_TRY(operand(&operations[i].dst, operations[i].extent, on, true));
   }
+  return CUDA_SUCCESS;
 }
 
 ASYNC(cuMemcpyBatchAsync,
@@ -230,20 +245,20 @@ ASYNC(cuMemcpyBatchAsync,
        size_t *failed, CUstream stream),
       (destinations, sources, sizes, count, attributes, attribute_indices, attribute_count, failed,
        stream),
-      batch(destinations, sources, sizes, count, on))
+      DRIVER_TRY(batch(destinations, sources, sizes, count, on)))
 ASYNC(cuMemcpyBatchAsync_v2,
       (CUdeviceptr * destinations, CUdeviceptr *sources, size_t *sizes, size_t count,
        CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
        CUstream stream),
       (destinations, sources, sizes, count, attributes, attribute_indices, attribute_count, stream),
-      batch(destinations, sources, sizes, count, on))
+      DRIVER_TRY(batch(destinations, sources, sizes, count, on)))
 ASYNC(cuMemcpy3DBatchAsync,
       (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
        CUstream stream),
-      (count, operations, failed, flags, stream), boxes(operations, count, on))
+      (count, operations, failed, flags, stream), DRIVER_TRY(boxes(operations, count, on)))
 ASYNC(cuMemcpy3DBatchAsync_v2,
       (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
-      (count, operations, flags, stream), boxes(operations, count, on))
+      (count, operations, flags, stream), DRIVER_TRY(boxes(operations, count, on)))
 
 /* ---- memsets ---- */
 
@@ -290,15 +305,23 @@ MEMSET(32, unsigned)
 
 /* ---- words ---- */
 
-#define WORD(symbol, bits, per_thread)                                                             \
+#define WORD(symbol, bits, per_thread, touches)                                                    \
   COPY(symbol, (CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned flags),     \
-       (stream, address, value, flags), WRITES(address, bits / 8),                                 \
+       (stream, address, value, flags), touches(address, bits / 8),                                \
        hook_stream(stream, per_thread))
-WORD(cuStreamWriteValue32, 32, false)
-WORD(cuStreamWriteValue32_ptsz, 32, true)
-WORD(cuStreamWriteValue32_v2, 32, false)
-WORD(cuStreamWriteValue32_v2_ptsz, 32, true)
-WORD(cuStreamWriteValue64, 64, false)
-WORD(cuStreamWriteValue64_ptsz, 64, true)
-WORD(cuStreamWriteValue64_v2, 64, false)
-WORD(cuStreamWriteValue64_v2_ptsz, 64, true)
+WORD(cuStreamWriteValue32, 32, false, WRITES)
+WORD(cuStreamWaitValue32, 32, false, READS)
+WORD(cuStreamWriteValue32_ptsz, 32, true, WRITES)
+WORD(cuStreamWaitValue32_ptsz, 32, true, READS)
+WORD(cuStreamWriteValue32_v2, 32, false, WRITES)
+WORD(cuStreamWaitValue32_v2, 32, false, READS)
+WORD(cuStreamWriteValue32_v2_ptsz, 32, true, WRITES)
+WORD(cuStreamWaitValue32_v2_ptsz, 32, true, READS)
+WORD(cuStreamWriteValue64, 64, false, WRITES)
+WORD(cuStreamWaitValue64, 64, false, READS)
+WORD(cuStreamWriteValue64_ptsz, 64, true, WRITES)
+WORD(cuStreamWaitValue64_ptsz, 64, true, READS)
+WORD(cuStreamWriteValue64_v2, 64, false, WRITES)
+WORD(cuStreamWaitValue64_v2, 64, false, READS)
+WORD(cuStreamWriteValue64_v2_ptsz, 64, true, WRITES)
+WORD(cuStreamWaitValue64_v2_ptsz, 64, true, READS)

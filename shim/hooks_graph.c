@@ -93,30 +93,34 @@ CUresult hook_cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
 
 /* ---- nodes ---- */
 
-static void name_copy(struct graph_holder who, const CUDA_MEMCPY3D *copy) {
+/* Each answers for what is on drives: a node is added or set by then, but no graph launched. */
+static CUresult name_copy(struct graph_holder who, const CUDA_MEMCPY3D *copy) {
   if (copy->srcMemoryType == CU_MEMORYTYPE_DEVICE || copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED)
-    graphs_hold_address(who, copy->srcDevice);
+    DRIVER_TRY(graphs_hold_address(who, copy->srcDevice));
   if (copy->dstMemoryType == CU_MEMORYTYPE_DEVICE || copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED)
-    graphs_hold_address(who, copy->dstDevice);
+    DRIVER_TRY(graphs_hold_address(who, copy->dstDevice));
+  return CUDA_SUCCESS;
 }
 
-static void name_node(struct graph_holder who, const CUgraphNodeParams *node) {
+static CUresult inherit(struct graph_holder to, struct graph_holder from) {
+  graphs_inherit(to, from);
+  return CUDA_SUCCESS;
+}
+
+static CUresult name_node(struct graph_holder who, const CUgraphNodeParams *node) {
   switch ((int)node->type) {
   case CU_GRAPH_NODE_TYPE_KERNEL:
-    state_graph_launch(who, node->kernel.func ? node->kernel.func : (CUfunction)node->kernel.kern,
-                       node->kernel.kernelParams, node->kernel.extra);
-    break;
+    return state_graph_launch(who,
+                              node->kernel.func ? node->kernel.func : (CUfunction)node->kernel.kern,
+                              node->kernel.kernelParams, node->kernel.extra);
   case CU_GRAPH_NODE_TYPE_MEMCPY:
-    name_copy(who, &node->memcpy.copyParams);
-    break;
+    return name_copy(who, &node->memcpy.copyParams);
   case CU_GRAPH_NODE_TYPE_MEMSET:
-    graphs_hold_address(who, node->memset.dst);
-    break;
+    return graphs_hold_address(who, node->memset.dst);
   case CU_GRAPH_NODE_TYPE_GRAPH:
-    graphs_inherit(who, GRAPHS_TEMPLATE(node->graph.graph));
-    break;
+    return inherit(who, GRAPHS_TEMPLATE(node->graph.graph));
   default: /* the others name no memory that a copy or kernel works on */
-    break;
+    return CUDA_SUCCESS;
   }
 }
 
@@ -126,7 +130,7 @@ static void name_node(struct graph_holder who, const CUgraphNodeParams *node) {
     CUresult result = hook_pass(symbol, arguments);                                                \
     if (WATCHED(result)) {                                                                         \
       const struct graph_holder holder = who;                                                      \
-      naming;                                                                                      \
+      result = naming;                                                                             \
     }                                                                                              \
     return result;                                                                                 \
   }
@@ -146,8 +150,7 @@ ADD(cuGraphAddMemcpyNode, (const CUDA_MEMCPY3D *copy, CUcontext context), (copy,
     name_copy(holder, copy))
 ADD(cuGraphAddMemsetNode, (const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context), (fill, context),
     graphs_hold_address(holder, fill->dst))
-ADD(cuGraphAddChildGraphNode, (CUgraph child), (child),
-    graphs_inherit(holder, GRAPHS_TEMPLATE(child)))
+ADD(cuGraphAddChildGraphNode, (CUgraph child), (child), inherit(holder, GRAPHS_TEMPLATE(child)))
 ADD(cuGraphAddNode, (CUgraphNodeParams * what), (what), name_node(holder, what))
 NODE(cuGraphAddNode_v2,
      (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges,
@@ -178,7 +181,7 @@ SET(cuGraphExecMemcpyNodeSetParams, (const CUDA_MEMCPY3D *copy, CUcontext contex
 SET(cuGraphExecMemsetNodeSetParams, (const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context),
     (fill, context), graphs_hold_address(holder, fill->dst))
 SET(cuGraphExecChildGraphNodeSetParams, (CUgraph child), (child),
-    graphs_inherit(holder, GRAPHS_TEMPLATE(child)))
+    inherit(holder, GRAPHS_TEMPLATE(child)))
 SET(cuGraphExecNodeSetParams, (CUgraphNodeParams * what), (what), name_node(holder, what))
 
 /* ---- launches: in a capture, the graph becomes a child of what is captured ---- */
@@ -187,7 +190,7 @@ SET(cuGraphExecNodeSetParams, (CUgraphNodeParams * what), (what), name_node(hold
   CUresult hook_##symbol(CUgraphExec executable, CUstream stream) {                                \
     if (process_active()) {                                                                        \
       const CUstream on = hook_stream(stream, is_per_thread);                                      \
-      touch_everything(on);                                                                        \
+      DRIVER_TRY(touch_graph_launch(on));                                                          \
       if (touch_captured(on))                                                                      \
         graphs_inherit(GRAPHS_CAPTURES, GRAPHS_EXECUTABLE(executable));                            \
     }                                                                                              \

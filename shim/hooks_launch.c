@@ -4,16 +4,16 @@
 #include "state.h"
 #include "step.h"
 
-/* True when the step took the launch over. */
+/* True when the step took the launch over, or it can't be made. */
 static bool taken(const struct launch *launch, CUresult *result, const char *where) {
   if (step_launch(launch, result)) {
     (void)process_note(*result, where);
     return true;
   }
-  state_foreign_launch(launch->function, launch->grid[0],
-                       hook_stream(launch->stream, launch->per_thread), launch->kernel_parameters,
-                       launch->extra);
-  return false;
+  *result = state_foreign_launch(launch->function, launch->grid[0],
+                                 hook_stream(launch->stream, launch->per_thread),
+                                 launch->kernel_parameters, launch->extra);
+  return *result != CUDA_SUCCESS; /* what it names can't be brought in from its drive */
 }
 
 #define LAUNCH(symbol, is_per_thread)                                                              \
@@ -76,8 +76,8 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
                          unsigned block_x, unsigned block_y, unsigned block_z,                     \
                          unsigned shared_bytes, CUstream stream, void **kernel_parameters) {       \
     if (process_active())                                                                          \
-      state_foreign_launch(function, grid_x, hook_stream(stream, is_per_thread),                   \
-                           kernel_parameters, NULL);                                               \
+      DRIVER_TRY(state_foreign_launch(function, grid_x, hook_stream(stream, is_per_thread),        \
+                                      kernel_parameters, NULL));                                   \
     return hook_pass(symbol, (function, grid_x, grid_y, grid_z, block_x, block_y, block_z,         \
                               shared_bytes, stream, kernel_parameters));                           \
   }

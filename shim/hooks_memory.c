@@ -4,11 +4,13 @@
 #include "../policy/report.h"
 #include "attributes.h"
 #include "caller.h"
+#include "drive.h"
 #include "hooks.h"
 #include "lock.h"
 #include "pressure.h"
 #include "quiet.h"
 #include "step.h"
+#include "touch.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -19,9 +21,19 @@ void hook_stay_native(const char *reason) {
     report_reason("%s: allocations from then on stayed native", reason);
 }
 
-/* Somebody holds, or is about to hold, the physical pages: they may not be exchanged any more. */
-static void pin(struct range *range) {
-  atomic_store_explicit(&range->immovable, true, memory_order_relaxed);
+/* Somebody holds, or is about to hold, the physical pages: they may not be exchanged any more, and must be there. Whoever
+   unmaps a piece at this moment sees one of both (drive.h). Another answer than CUDA_SUCCESS is the call's. */
+static CUresult pin(struct range *range) {
+  atomic_store(&range->immovable, true);
+  touch_again(range);
+  return atomic_load(&range->drive_pieces) ? drive_fault(range, 0, range->piece_count - 1)
+                                           : CUDA_SUCCESS;
+}
+
+/* The driver is going to be asked about an address. */
+static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
+  touch_again(range);
+  return touch_absent(range, pointer, pointer + 1) ? drive_fault_bytes(pointer, 1) : CUDA_SUCCESS;
 }
 
 static bool may_become_range(void *return_address) {
@@ -114,7 +126,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
   if (!range)
     return hook_pass_known(cuMemGetAddressRange_v2, (base, bytes, pointer));
   if (!caller_allowed(__builtin_return_address(0)))
-    pin(range);
+    DRIVER_TRY(pin(range));
   if (base)
     *base = range->base;
   if (bytes)
@@ -128,11 +140,24 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
   if (!range)
     return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
   if (attribute_pins(attribute))
-    pin(range);
+    DRIVER_TRY(pin(range));
   CUresult result;
   if (attribute_answer(range, attribute, pointer, value, &result))
     return result;
+  DRIVER_TRY(map_for_question(range, pointer));
   return hook_pass_known(cuPointerGetAttribute, (value, attribute, pointer));
+}
+
+/* Whether all of it is known without the driver, which knows nothing of an address on a drive. */
+static bool all_answered(const struct range *range, unsigned count,
+                         const CUpointer_attribute *attributes, void **values,
+                         CUdeviceptr pointer) {
+  CUresult ignored;
+  for (unsigned i = 0; i < count; i++)
+    if (attribute_pins(attributes[i]) || !values[i] ||
+        !attribute_answer(range, attributes[i], pointer, values[i], &ignored))
+      return false;
+  return count != 0;
 }
 
 /* The real call comes first, for attributes that only it knows; what it says about ours is then
@@ -140,13 +165,18 @@ CUresult hook_cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
 CUresult hook_cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values,
                                      CUdeviceptr pointer) {
   struct range *range = attributes && values ? hook_range(pointer) : NULL;
+  if (range && touch_absent(range, pointer, pointer + 1)) {
+    if (all_answered(range, count, attributes, values, pointer))
+      return CUDA_SUCCESS;
+    DRIVER_TRY(map_for_question(range, pointer));
+  }
   CUresult result = hook_pass_known(cuPointerGetAttributes, (count, attributes, values, pointer));
   if (!range || result != CUDA_SUCCESS)
     return result;
   for (unsigned i = 0; i < count; i++) {
     CUresult ignored;
     if (attribute_pins(attributes[i]))
-      pin(range);
+      DRIVER_TRY(pin(range));
     if (values[i])
       (void)attribute_answer(range, attributes[i], pointer, values[i], &ignored);
   }
@@ -158,7 +188,7 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
                                     CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
   if (range)
-    pin(range);
+    DRIVER_TRY(pin(range));
   CUresult result = hook_pass(cuPointerSetAttribute, (value, attribute, pointer));
   unsigned flags = 0;
   if (range && result != CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value &&
@@ -171,7 +201,7 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
 CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *ipc_handle, CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
   if (range) {
-    pin(range);
+    DRIVER_TRY(pin(range));
     hook_stay_native("the program shares memory by cudaIpcGetMemHandle, which virtual memory "
                      "can't (raise OFFLOAD_MIN_ALLOCATION above such buffers)");
   }
@@ -181,7 +211,7 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *ipc_handle, CUdeviceptr pointer)
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
   struct range *range = hook_range((CUdeviceptr)address);
   if (range)
-    pin(range);
+    DRIVER_TRY(pin(range));
   return hook_pass(cuMemRetainAllocationHandle, (handle, address));
 }
 
@@ -189,7 +219,7 @@ CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, s
                                             CUmemRangeHandleType type, unsigned long long flags) {
   struct range *range = hook_range(pointer);
   if (range)
-    pin(range);
+    DRIVER_TRY(pin(range));
   return hook_pass(cuMemGetHandleForAddressRange, (handle, pointer, size, type, flags));
 }
 
@@ -208,8 +238,14 @@ static void open_to_current_device(CUcontext peer) {
   for (size_t i = 0; ranges && i < count; i++) {
     if (ranges[i]->context != peer)
       continue;
-    pin(ranges[i]);
-    if (driver.cuMemSetAccess(ranges[i]->base, ranges[i]->mapped_bytes, &access, 1))
+    atomic_store(&ranges[i]->immovable, true);
+    touch_again(ranges[i]);
+    if (atomic_load(&ranges[i]->drive_pieces) && /* access is set for what is mapped */
+        drive_fault_locked(ranges[i], 0, ranges[i]->piece_count - 1))
+      report_reason(
+          "a range of %zu bytes can't be brought in from its drive, and not be opened to device %d",
+          ranges[i]->bytes, device);
+    else if (driver.cuMemSetAccess(ranges[i]->base, ranges[i]->mapped_bytes, &access, 1))
       report_reason("a range of %zu bytes can't be opened to device %d", ranges[i]->bytes, device);
   }
   enqueue_unlock();

@@ -14,8 +14,11 @@
 #define HOOK(symbol, base, version, per_thread, parameters, arguments)
 #define SEEN(symbol, base, version, per_thread, parameters, arguments)                             \
   CUresult hook_##symbol parameters {                                                              \
-    if (MAY_WRITE(#symbol) && process_active())                                                    \
+    if (MAY_WRITE(#symbol) && process_active()) {                                                  \
+      static const struct touch_wants everything = {.all = true};                                  \
       touch_unseen();                                                                              \
+      DRIVER_TRY(touch_bring(&everything));                                                        \
+    }                                                                                              \
     return hook_pass(symbol, arguments);                                                           \
   }
 #define USE(symbol, base, version)

@@ -74,7 +74,7 @@ stream:
   return NULL;
 }
 
-static void drop_handle(enum piece_tier tier, CUmemGenericAllocationHandle handle, size_t bytes) {
+void move_drop_handle(enum piece_tier tier, CUmemGenericAllocationHandle handle, size_t bytes) {
   if (tier == PIECE_HOST)
     tier_release(handle, bytes);
   else
@@ -112,7 +112,7 @@ static void clear_scratch(struct mover *mover, size_t from, size_t to) {
 static void undo(struct mover *mover, struct batch *batch) {
   clear_scratch(mover, 0, batch->count);
   for (size_t i = 0; i < batch->count; i++)
-    drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
+    move_drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
   batch->count = 0;
 }
 
@@ -127,12 +127,12 @@ static void prepare(struct mover *mover, struct batch *batch) {
     if (create(mover, batch->tier, &batch->handles[made]))
       break;
     if (process_note(driver.cuMemMap(at, bytes, 0, batch->handles[made], 0), "cuMemMap")) {
-      drop_handle(batch->tier, batch->handles[made], bytes);
+      move_drop_handle(batch->tier, batch->handles[made], bytes);
       break;
     }
     if (process_note(tier_open(at, bytes, mover->device, host), "cuMemSetAccess")) {
       clear_scratch(mover, made, made + 1);
-      drop_handle(batch->tier, batch->handles[made], bytes);
+      move_drop_handle(batch->tier, batch->handles[made], bytes);
       break;
     }
     if (host)
@@ -230,7 +230,7 @@ static CUresult exchange(const struct mover *mover, const struct batch *batch, s
   const CUmemGenericAllocationHandle old = piece->handle;
   const enum piece_tier old_tier = piece->tier;
   range_piece_set(item->range, item->piece, batch->handles[i], batch->tier);
-  drop_handle(old_tier, old, bytes);
+  move_drop_handle(old_tier, old, bytes);
   *exchanged = true;
   return CUDA_SUCCESS;
 }
@@ -248,7 +248,7 @@ static CUresult exchange_all(struct mover *mover, struct batch *batch, size_t *m
     }
     *moved += exchanged;
     if (!exchanged)
-      drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
+      move_drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
   }
   clear_scratch(mover, 0, batch->count);
   return result;
@@ -260,7 +260,7 @@ uint64_t move_late_count(void) {
   return late_count;
 }
 
-static void say_late(void) {
+void move_say_late(void) {
   late_count++;
   report_reason("moving was put off: streams that use the state did not finish within %llu ms",
                 (unsigned long long)(move_wait_ns / 1000000));
@@ -278,13 +278,13 @@ static CUresult move_batch(struct mover *mover, struct batch *batch, CUstream st
   if (result) {
     undo(mover, batch);
     if (result == CUDA_ERROR_NOT_READY)
-      say_late();
+      move_say_late();
     return CUDA_SUCCESS;
   }
   bool queued;
   result = copy(mover, batch, &queued);
   if (result == CUDA_ERROR_NOT_READY) {
-    say_late();
+    move_say_late();
     mover->left = *batch;
     return CUDA_SUCCESS;
   }
@@ -305,6 +305,15 @@ static bool clean_up(struct mover *mover) {
   if (mover->left.count && driver.cuEventQuery(mover->copied) == CUDA_SUCCESS)
     undo(mover, &mover->left);
   return !mover->left.count;
+}
+
+bool move_copier(const struct range *range, CUstream *stream, CUevent *event) {
+  struct mover *mover = mover_of(range->context, range->device, range->piece_bytes);
+  if (!mover)
+    return false;
+  *stream = mover->stream;
+  *event = mover->copied;
+  return true;
 }
 
 static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t ns) {

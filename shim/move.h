@@ -19,6 +19,16 @@ struct move_item {
 CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tier tier,
                      CUstream stream, bool wait, size_t *moved);
 
+/* The move stream of the range's context, which is current, and an event for it; made at the first move. A later
+   record of the event is as good to whoever waits for an earlier one. False: it could not be made. Under the enqueue lock. */
+bool move_copier(const struct range *, CUstream *stream, CUevent *event);
+
+/* A piece's memory of a tier is given back to where it came from. */
+void move_drop_handle(enum piece_tier tier, CUmemGenericAllocationHandle handle, size_t bytes);
+
+/* Counts a move that was given up because streams did not finish in time, and says so. */
+void move_say_late(void);
+
 /* Forgets the move stream and event of a context, which went with it, and gives its scratch
    addresses back. Under the enqueue lock. */
 void move_forget_context(CUcontext context);

@@ -11,6 +11,8 @@ struct pace {
   CUcontext context; /* NULL: free */
   uint64_t step;     /* of this context, from 1 */
   uint64_t put_off_until, put_off_steps;
+  uint64_t unreadable; /* touch_unreadable_count when the last step was settled */
+  bool readable;       /* and whether it was the same a step before */
 };
 
 /* The pace of the current context, begun if there is none; NULL without a context, or (a reason is

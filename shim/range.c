@@ -160,7 +160,8 @@ void range_watch_changed(void) {
   for (size_t i = 0; i < table_count; i++) {
     const struct range *range = table[i];
     if (!atomic_load_explicit(&range->has_state, memory_order_relaxed) &&
-        !atomic_load_explicit(&range->host_pieces, memory_order_relaxed))
+        !atomic_load_explicit(&range->host_pieces, memory_order_relaxed) &&
+        !atomic_load_explicit(&range->drive_pieces, memory_order_relaxed))
       continue;
     from = range->base < from ? range->base : from;
     to = range->base + range->bytes;
@@ -189,7 +190,7 @@ bool range_any_host(void) {
 }
 
 bool range_any_drive(void) {
-  return atomic_load_explicit(&drive_pieces, memory_order_relaxed) != 0;
+  return atomic_load(&drive_pieces) != 0; /* seq_cst: behind a touch (drive.h) */
 }
 
 bool range_off_device(uintptr_t address, size_t bytes, bool *drive) {

@@ -29,9 +29,11 @@ enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_TO_DRIVE, PLAN_HOME };
 
 struct piece {
   CUmemGenericAllocationHandle handle;
-  uint32_t unit; /* of the store; on a drive, where there is no handle */
+  uint32_t unit;                /* of the store; on a drive, where there is no handle */
   _Atomic enum piece_tier tier; /* changes under the enqueue lock; a hint without */
   enum piece_plan plan;         /* of the step boundary at hand (state.c) */
+  unsigned char
+      wanted;       /* by the fault-in at hand: in which of its rounds it was listed (drive.c) */
   bool provisional; /* began on the host because the device was full; confirmed or sent home by the
                        next step */
   _Atomic bool foreign_touched; /* something not ours used it since the last step; set without the
@@ -74,9 +76,15 @@ struct range {
   size_t known_count;
   struct range_stream streams[RANGE_STREAMS];
   _Atomic bool streams_lost; /* more streams than slots */
-  _Atomic uint64_t
-      touches; /* foreign ones so far: a move gives up a piece when it changes meanwhile */
+  /* Foreign ones so far: a move gives up a piece when any of it changes meanwhile. What keeps the range off drives counts in the
+     upper half, what doesn't (touch.h) in the lower. */
+  _Atomic uint64_t touches;
   _Atomic uint64_t writes; /* of these, that may have written anywhere in it; moves count as well */
+
+  /* Under the enqueue lock (state.c): `touches` when pieces were last chosen, and at the last step's end; whether nothing that keeps
+     it off drives had come in the step before that. */
+  uint64_t touches_noted, touches_settled;
+  bool untouched;
 
   /* Whether it was written to between the last two steps (early.c; under the enqueue lock). */
   uint64_t quiet_step, writes_then;

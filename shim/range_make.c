@@ -2,7 +2,9 @@
    one that isn't is known to nobody else. Whatever fails while one is made is undone, and the
    request goes to the driver as it came. */
 #include "../policy/report.h"
+#include "drive.h"
 #include "driver.h"
+#include "frames.h"
 #include "lock.h"
 #include "move.h"
 #include "pressure.h"
@@ -71,6 +73,10 @@ static void release_handle(struct range *range, const struct piece *piece) {
    refuses to take back is lost, not reused. */
 static void drop(struct range *range, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
+    if (range->pieces[i].tier == PIECE_DRIVE) { /* mapped nowhere */
+      drive_forget_piece(range, i);
+      continue;
+    }
     process_note(driver.cuMemUnmap(range->base + i * range->piece_bytes, range->piece_bytes),
                  "cuMemUnmap");
     release_handle(range, &range->pieces[i]);
@@ -247,6 +253,8 @@ end:
 void range_forget_context(CUcontext context) {
   size_t count;
   CUstreamCaptureMode mode = quiet_begin();
+  frames_forget_context(context, true); /* whatever still names a unit lets go of it */
+  drive_forget_context(context);
   struct range **list = range_list(&count);
   for (size_t i = 0; i < count; i++) {
     if (list[i]->context != context)

@@ -5,9 +5,11 @@
    - notes the stream, whatever part of the range it is: moving waits for it;
    - marks as foreign-touched the pieces from the pointer to the end of the known state that it lies in, or its own piece
      where nothing is known. What a kernel reaches beyond is not seen; such memory goes home when a step leaves it out.
+   What of it is on drives is brought in before the launch; kernels that nobody tells about want everything.
    Structs larger than WEAK_BYTES only note the stream: multi-tensor launches pass lists on the stack whose unused tail
    still holds addresses of an earlier launch, of moments above all, and these would go home at every step. Of the lists that
-   we can read (foreach.h), addresses that a block names count as pointers. */
+   we can read (foreach.h), addresses that a block names count as pointers. In the others any address may be used, so what is on
+   drives is brought in. */
 #include "../policy/report.h"
 #include "driver.h"
 #include "foreach.h"
@@ -186,6 +188,7 @@ struct scan {
   bool held;                         /* the table's lock */
   bool host;                         /* a piece on the host was touched */
   bool listed;                       /* in the struct at hand only what blocks name counts */
+  struct touch_wants *wants;         /* on drives; of a node, the ranges that its graph holds */
   struct range *range;               /* the last one found, */
   uintptr_t from, to;                /* and the addresses for which that is the answer */
 };
@@ -198,18 +201,30 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
     scan->to = scan->range ? scan->range->base + scan->range->bytes : address + 1;
     if (scan->range && scan->holder) {
       graphs_hold(*scan->holder, scan->range);
+      touch_want(scan->wants, scan->range, scan->range->base, scan->to);
       scan->range = NULL;
     }
     if (scan->range && !touch_range(scan->range, &scan->by))
       scan->range = NULL;
+    else if (scan->range)
+      touch_passing(scan->range);
   }
-  if (scan->range && !(weak && scan->listed))
-    touch_written(scan->range);
-  if (scan->range && !weak)
-    scan->host |= touch_mark_state(scan->range, address);
+  if (!scan->range || (weak && scan->listed))
+    return;
+  const uintptr_t end = touch_state_end(scan->range, address);
+  touch_written(scan->range);
+  if (!weak)
+    scan->host |= touch_mark(scan->range, address, end);
+  if (scan->by.captured) {
+    touch_want(scan->wants, scan->range, scan->range->base, scan->to);
+  } else {
+    touch_again(scan->range); /* behind this address's mark (drive.h) */
+    touch_want(scan->wants, scan->range, address, end);
+  }
 }
 
-static void hit(struct scan *scan, uintptr_t address, bool weak) {
+/* Rare: kept out of the loop over words. */
+__attribute__((noinline)) static void hit(struct scan *scan, uintptr_t address, bool weak) {
   if (!scan->held) {
     if (!scan->holder)
       scan->by = touch_by(scan->stream);
@@ -296,8 +311,19 @@ static void named_tensor(void *context, unsigned tensor, uint64_t first, uint64_
 static void scan_list(struct scan *scan, const struct foreach_list *list, const void *metadata,
                       unsigned blocks) {
   struct named named = {scan, list, metadata, list->tensors};
-  if (!foreach_blocks(list, metadata, blocks, named_tensor, &named) && !scan->holder)
+  if (!foreach_blocks(list, metadata, blocks, named_tensor, &named) && !scan->holder) {
     touch_unseen(); /* the rest of what it names isn't known */
+    scan->wants->all = true;
+    if (scan->by.captured)
+      touch_graphs_reach_all();
+  }
+}
+
+/* Of what a launch reaches something isn't told; of a captured one or a node, whenever its graph is launched. */
+static void wants_all(const struct scan *scan) {
+  scan->wants->all = true;
+  if (scan->holder || touch_captured(scan->stream))
+    touch_graphs_reach_all();
 }
 
 static void scan_extra(struct scan *scan, void **extra) {
@@ -310,6 +336,7 @@ static void scan_extra(struct scan *scan, void **extra) {
       bytes = *(const size_t *)extra[i + 1];
     else {
       touch_unseen(); /* a tag of a later driver: where the list ends isn't known */
+      wants_all(scan);
       return;
     }
   }
@@ -320,7 +347,8 @@ static void scan_extra(struct scan *scan, void **extra) {
 /* Nobody tells what the launch takes. */
 static void scan_unknown(const struct scan *scan) {
   if (!scan->holder)
-    touch_everything(scan->stream);
+    (void)touch_everything(scan->stream); /* brings in what wants_all wants anyway */
+  wants_all(scan);
   if (scan->holder || touch_captured(scan->stream))
     touch_hold_everything(scan->holder ? *scan->holder : GRAPHS_CAPTURES);
 }
@@ -331,8 +359,10 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
     const struct parameters *sizes = find_parameters(function);
-    if (!sizes || sizes->opaque)
+    if (!sizes || sizes->opaque) {
       touch_unseen();
+      wants_all(scan);
+    }
     if (sizes && sizes->unknown) {
       scan_unknown(scan);
       return;
@@ -350,25 +380,31 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     range_table_release();
 }
 
-void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
-                          void **kernel_parameters, void **extra) {
-  struct scan scan = {.stream = stream};
+CUresult state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                              void **kernel_parameters, void **extra) {
+  struct touch_wants wants;
+  struct scan scan = {.stream = stream, .wants = &wants};
+  wants.count = 0;
+  wants.all = false;
   if (process_capture_open()) /* what a capture names stays, be it watched or not */
     range_bounds(&scan.low, &scan.high);
   else
     range_watched(&scan.low, &scan.high);
   if (scan.low >= scan.high)
-    return;
+    return CUDA_SUCCESS;
   scan_launch(&scan, function, blocks, kernel_parameters, extra);
   if (scan.host)
     report_add(foreign_touches, 1);
+  return touch_bring(&wants);
 }
 
-void state_graph_launch(struct graph_holder holder, CUfunction function, void **kernel_parameters,
-                        void **extra) {
-  struct scan scan = {.holder = &holder};
+CUresult state_graph_launch(struct graph_holder holder, CUfunction function,
+                            void **kernel_parameters, void **extra) {
+  struct touch_wants wants = {.all = false};
+  struct scan scan = {.holder = &holder, .wants = &wants};
   range_bounds(&scan.low, &scan.high);
   /* A graph holds what lists contain in any slot: no blocks need be read. */
   if (scan.low < scan.high)
     scan_launch(&scan, function, 0, kernel_parameters, extra);
+  return touch_bring(&wants);
 }

@@ -10,8 +10,10 @@
               stay, or move now (the states of a tensor are a ring: of three, one that stays keeps
               both others). Taking one away may take others away, hence the fixpoint. Half and not all: one
               small tensor whose partner must stay would hold back a whole piece
-     home     on the host, not covered or touched by something foreign; provided that the device
-              keeps a piece of room
+     to drive beyond the host budget, where drives are named: nothing foreign used its range during the last step, reads included (touches_that_keep),
+              and of its state bytes all have their partners on the host or on drives, or going there
+     home     on the host or a drive, not covered or touched by something foreign; provided that the
+              device keeps a piece of room (from a drive in any case)
 
    A provisional piece that is covered is confirmed; what touched it before, filled it. Pieces move
    in the order in which their tensors were named, m beside v and its maximum, so that a budget that
@@ -19,6 +21,7 @@
 #include "state.h"
 #include "../policy/report.h"
 #include "census.h"
+#include "drive.h"
 #include "driver.h"
 #include "elsewhere.h"
 #include "move.h"
@@ -63,7 +66,8 @@ static bool covered(const struct range *range, uint32_t i) {
 /* ---- the partner rule ---- */
 
 static bool follows(const struct piece *piece) {
-  return piece->plan == PLAN_TO_HOST || (piece->tier == PIECE_HOST && piece->plan == PLAN_STAY);
+  return piece->plan == PLAN_TO_HOST || piece->plan == PLAN_TO_DRIVE ||
+         (piece->tier != PIECE_DEVICE && piece->plan == PLAN_STAY);
 }
 
 /* Of the partner bytes [address, address+bytes), those in pieces that follow. */
@@ -89,7 +93,7 @@ static void count_followed(const struct moment *moment) {
     struct piece *piece = &range->pieces[from / range->piece_bytes];
     size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
     end = end < to ? end : to;
-    if (piece->plan == PLAN_TO_HOST)
+    if (piece->plan == PLAN_TO_HOST || piece->plan == PLAN_TO_DRIVE)
       piece->followed_bytes += following_bytes(
           partner, moment->partners[0] + (range->base + from - moment->address), end - from);
     from = end;
@@ -110,7 +114,10 @@ static void keep_partners(const struct view *view) {
     for (size_t i = 0; i < view->range_count; i++)
       for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
         struct piece *piece = &view->ranges[i]->pieces[k];
-        if (piece->plan != PLAN_TO_HOST || 2 * piece->followed_bytes >= piece->named_bytes)
+        const bool enough = piece->plan == PLAN_TO_DRIVE
+                                ? piece->followed_bytes >= piece->named_bytes
+                                : 2 * piece->followed_bytes >= piece->named_bytes;
+        if ((piece->plan != PLAN_TO_HOST && piece->plan != PLAN_TO_DRIVE) || enough)
           continue;
         piece->plan = PLAN_STAY;
         changed = true;
@@ -177,41 +184,88 @@ static struct items list_home(const struct view *view) {
 
 /* ---- moving ---- */
 
-/* Cuts the list, and takes away what lost its partner by that. */
-static void cut(const struct view *view, struct items *items, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    items->items[i].range->pieces[items->items[i].piece].plan = PLAN_TO_HOST;
-  keep_partners(view);
-  items->count = 0;
-  for (size_t i = 0; i < count; i++) {
-    struct piece *piece = &items->items[i].range->pieces[items->items[i].piece];
-    if (piece->plan == PLAN_TO_HOST)
-      items->items[items->count++] = items->items[i];
-    piece->plan = PLAN_STAY;
-  }
+/* What anybody had touched when pieces began to be chosen. */
+struct touches_noted {
+  uint64_t unseen, unreadable;
+};
+
+/* Before any mark is read. */
+static struct touches_noted note_touches(const struct view *view) {
+  const struct touches_noted noted = {touch_unseen_count(), touch_unreadable_count()};
+  for (size_t i = 0; i < view->range_count; i++)
+    view->ranges[i]->touches_noted = atomic_load(&view->ranges[i]->touches);
+  return noted;
 }
 
-/* As many of the listed pieces as the budget has room for. */
-static CUresult move_to_host(const struct view *view, struct items *items, CUstream stream,
-                             bool wait, size_t *moved) {
+/* Whether something that keeps it off drives had touched it since the last step's end. */
+static bool kept_since_step(const struct range *range) {
+  return touches_that_keep(range->touches_noted) != touches_that_keep(range->touches_settled);
+}
+
+/* Only what the step alone used during the whole last step and since, as far as anybody can see, may be mapped nowhere. */
+static bool may_go_to_drive(const struct move_item *item) {
+  return item->range->untouched && !kept_since_step(item->range) && range_movable(item->range);
+}
+
+/* Cuts the list: what is beyond `count` goes to drives as far as these have room (a list the caller frees), and what lost its
+   partner by that is taken away. */
+static struct items cut(const struct view *view, struct items *items, size_t count, size_t drives) {
+  struct items to_drive = {0};
+  const size_t all = items->count;
+  for (size_t i = 0; i < all; i++) {
+    const struct move_item *item = &items->items[i];
+    enum piece_plan plan = i < count ? PLAN_TO_HOST : PLAN_STAY;
+    if (plan == PLAN_STAY && drives && may_go_to_drive(item)) {
+      plan = PLAN_TO_DRIVE;
+      drives--;
+    }
+    item->range->pieces[item->piece].plan = plan;
+  }
+  keep_partners(view);
+  items->count = 0;
+  for (size_t i = 0; i < all; i++) {
+    const struct move_item item = items->items[i];
+    struct piece *piece = &item.range->pieces[item.piece];
+    if (piece->plan == PLAN_TO_HOST)
+      items->items[items->count++] = item;
+    else if (piece->plan == PLAN_TO_DRIVE)
+      append(&to_drive, item.range, item.piece);
+    piece->plan = PLAN_STAY;
+  }
+  return to_drive;
+}
+
+/* As many of the listed pieces as the budget has room for go to the host, more to drives (NULL: none). */
+static CUresult move_out(const struct view *view, struct items *items, CUstream stream, bool wait,
+                         const struct touches_noted *drives, size_t *moved) {
   static bool said;
+  struct items to_drive = {0};
   *moved = 0;
   if (!items->count)
     return CUDA_SUCCESS;
   const size_t bytes = items->items[0].range->piece_bytes, wanted = items->count;
+  const CUcontext context = items->items[0].range->context;
   CUmemLocation location;
   if (!tier_location(items->items[0].range->device, bytes, &location))
     return CUDA_SUCCESS;
   const size_t room = tier_room() / bytes;
   if (room < wanted)
-    cut(view, items, room);
+    to_drive =
+        cut(view, items, room, drives && drive_possible(context, bytes) ? drive_room(context) : 0);
+  const size_t going = items->count + to_drive.count;
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
-  if (!result && room < wanted && !said) {
+  if (!result && to_drive.count) {
+    size_t sent = 0;
+    result = drive_send(to_drive.items, to_drive.count, drives->unseen, stream, wait, &sent);
+    *moved += sent;
+  }
+  free(to_drive.items);
+  if (!result && going < wanted && !said) {
     said = true;
     report_reason("%zu of %zu bytes of state stay on the device: the host memory budget (%s) is "
                   "used up; raise "
                   "OFFLOAD_HOST_MEMORY or free host memory",
-                  (wanted - items->count) * bytes, wanted * bytes, report.budget_limited_by);
+                  (wanted - going) * bytes, wanted * bytes, report.budget_limited_by);
   }
   return result;
 }
@@ -219,6 +273,14 @@ static CUresult move_to_host(const struct view *view, struct items *items, CUstr
 /* Home, as long as the device keeps room for another piece. */
 static CUresult move_home(struct items *items, CUstream stream) {
   size_t free_bytes = 0, total = 0, moved = 0;
+  CUresult on_drives = drive_bring(items->items, items->count);
+  if (on_drives && on_drives != CUDA_ERROR_OUT_OF_MEMORY)
+    return on_drives;
+  size_t mapped = 0;
+  for (size_t i = 0; i < items->count; i++) /* what found no room has nothing to be copied from */
+    if (items->items[i].range->pieces[items->items[i].piece].tier != PIECE_DRIVE)
+      items->items[mapped++] = items->items[i];
+  items->count = mapped;
   if (!items->count || driver.cuMemGetInfo_v2(&free_bytes, &total))
     return CUDA_SUCCESS;
   size_t count = free_bytes / items->items[0].range->piece_bytes;
@@ -249,7 +311,7 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   piece->streak = whole && !touched ? piece->streak + 1 : 0;
   if (!range_movable(range))
     return;
-  if (piece->tier == PIECE_HOST) {
+  if (piece->tier != PIECE_DEVICE) {
     if (!whole || touched)
       piece->plan = PLAN_HOME;
   } else if (piece->streak >= piece->streak_needed && (mode == MODE_FULL || mode == MODE_OBSERVE)) {
@@ -281,6 +343,19 @@ static void say_observed(const struct view *view, uint64_t step) {
   said |= bytes != 0;
 }
 
+/* The last step ended with what is noted. False when something was launched during it that may have used any memory. */
+static bool note_step_end(const struct view *view, struct pace *pace,
+                          const struct touches_noted *noted) {
+  pace->readable = noted->unreadable == pace->unreadable;
+  pace->unreadable = noted->unreadable;
+  for (size_t i = 0; i < view->range_count; i++) {
+    struct range *range = view->ranges[i];
+    range->untouched = !kept_since_step(range);
+    range->touches_settled = range->touches_noted;
+  }
+  return pace->readable;
+}
+
 /* The last step's moments are complete: moves what should move. */
 static CUresult settle(struct pace *pace, CUstream stream) {
   struct view view;
@@ -291,6 +366,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     return result; /* pieces keep their streaks; touches stay noted */
   if (view_open(&view, pace->context)) {
     elsewhere_note(view.moments, view.moment_count);
+    const struct touches_noted noted = note_touches(&view);
+    const bool drives = note_step_end(&view, pace, &noted);
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
         plan_piece(view.ranges[i], k, mode);
@@ -303,7 +380,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
       say_observed(&view, pace->step);
     } else {
       const uint64_t late = move_late_count();
-      result = move_to_host(&view, &to_host, stream, true, &moved);
+      result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
       if (!result)
         result = move_home(&home, stream);
       if (move_late_count() != late)
@@ -349,6 +426,7 @@ CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream
   if (!pace)
     return result;
   if (begins_step(pace, tensors, count)) {
+    drive_step(pace->context);
     if (pace->step) {
       census_forget_before(pace->context, pace->step);
       result = settle(pace, stream);
@@ -389,6 +467,8 @@ size_t state_evict(size_t wanted_bytes) {
   if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !pace)
     return 0;
   if (view_open(&view, pace->context)) {
+    const struct touches_noted noted = note_touches(&view);
+    const bool drives = pace->readable && noted.unreadable == pace->unreadable;
     for (size_t i = 0; i < view.range_count; i++)
       for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
         struct piece *piece = &view.ranges[i]->pieces[k];
@@ -406,7 +486,8 @@ size_t state_evict(size_t wanted_bytes) {
       size_t moved;
       if (items.count > enough)
         items.count = enough;
-      (void)move_to_host(&view, &items, NULL, false, &moved); /* a failure has stopped the hooks */
+      (void)move_out(&view, &items, NULL, false, drives ? &noted : NULL,
+                     &moved); /* a failure has stopped the hooks */
       freed = moved * bytes;
     }
     free(items.items);

@@ -40,21 +40,22 @@ void state_forget_functions(void);
 
 /* A launch that is not recognised: looks for addresses of state among its parameters. Costs a load
    when there is no state. `blocks` is gridDim.x; parameters as in cuLaunchKernel: exactly one of
-   kernel_parameters and extra is used. */
-void state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
-                          void **kernel_parameters, void **extra);
+   kernel_parameters and extra is used. What of it is on drives is brought in: another answer than CUDA_SUCCESS is the call's,
+   which must not be made. The same below. */
+CUresult state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
+                              void **kernel_parameters, void **extra);
 
 /* The layout of a function's first parameter, if it is a kernel of PyTorch's foreach operators that adds to what its list names
    and writes nothing else; or NULL. */
 const struct foreach_list *state_adding_list(CUfunction);
 
 /* A kernel node of a graph: whatever its parameters name, the graph holds. */
-void state_graph_launch(struct graph_holder, CUfunction function, void **kernel_parameters,
-                        void **extra);
+CUresult state_graph_launch(struct graph_holder, CUfunction function, void **kernel_parameters,
+                            void **extra);
 
 /* A copy or memset that touches [address, address+bytes); reads leave state in place, writes send
  * it home. */
-void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes);
+CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes);
 
 /* A stream is about to be destroyed: events take its place in what moving waits for. */
 void state_stream_destroyed(CUstream stream);

@@ -22,21 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* frames.c and drive.c: no launch has drive runs in a build without them. */
-#pragma weak drive_fault_locked
-#pragma weak frames_count
-#pragma weak frames_find
-#pragma weak frames_lost
-#pragma weak frames_of
-#pragma weak frames_stream_ready
-#pragma weak ticket_add
-#pragma weak ticket_drop
-#pragma weak ticket_go
-#pragma weak ticket_make
-#pragma weak ticket_release
-#pragma weak ticket_wait
-#pragma weak ticket_watch
-
 /* More than any pair of launches has drive runs. */
 enum { GATES = 2 * BLOCKS_MOST, GATES_AT_ONCE = 64 };
 

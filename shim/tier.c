@@ -182,12 +182,9 @@ static void unclaim(size_t bytes) {
   pthread_mutex_unlock(&mutex);
 }
 
-CUresult tier_create(CUdevice device, size_t piece_bytes, CUmemGenericAllocationHandle *handle) {
-  CUmemLocation location;
-  if (!tier_location(device, piece_bytes, &location))
-    return CUDA_ERROR_NOT_SUPPORTED;
-  if (!claim(piece_bytes))
-    return CUDA_ERROR_OUT_OF_MEMORY;
+/* A handle whose bytes are in the budget already. */
+static CUresult create_claimed(CUmemLocation location, size_t piece_bytes,
+                               CUmemGenericAllocationHandle *handle) {
   CUmemAllocationProp properties = tier_properties(location);
   CUresult result = driver.cuMemCreate(handle, piece_bytes, &properties, 0);
   if (result) {
@@ -199,6 +196,25 @@ CUresult tier_create(CUdevice device, size_t piece_bytes, CUmemGenericAllocation
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;
+}
+
+CUresult tier_create(CUdevice device, size_t piece_bytes, CUmemGenericAllocationHandle *handle) {
+  CUmemLocation location;
+  if (!tier_location(device, piece_bytes, &location))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return claim(piece_bytes) ? create_claimed(location, piece_bytes, handle)
+                            : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult tier_create_beyond(CUdevice device, size_t piece_bytes,
+                            CUmemGenericAllocationHandle *handle) {
+  CUmemLocation location;
+  if (!tier_location(device, piece_bytes, &location))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  pthread_mutex_lock(&mutex);
+  budget.used += piece_bytes;
+  pthread_mutex_unlock(&mutex);
+  return create_claimed(location, piece_bytes, handle);
 }
 
 void tier_release(CUmemGenericAllocationHandle handle, size_t piece_bytes) {

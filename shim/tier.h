@@ -19,6 +19,10 @@ size_t tier_room(void);
    driver has no more (said once), CUDA_ERROR_NOT_SUPPORTED when this device has no host tier. */
 CUresult tier_create(CUdevice device, size_t piece_bytes, CUmemGenericAllocationHandle *handle);
 
+/* The same beyond the budget: for state that must come back from drives and has no room elsewhere. */
+CUresult tier_create_beyond(CUdevice device, size_t piece_bytes,
+                            CUmemGenericAllocationHandle *handle);
+
 /* The handle goes, and its bytes return to the budget. */
 void tier_release(CUmemGenericAllocationHandle handle, size_t piece_bytes);
 

@@ -5,6 +5,7 @@
    A move therefore gives up a piece that was touched since it began to wait; what remains is the time of one driver call. */
 #include "touch.h"
 #include "../policy/report.h"
+#include "drive.h"
 #include "driver.h"
 #include "graphs.h"
 #include "process.h"
@@ -61,8 +62,7 @@ void touch_stream(struct range *range, CUstream stream) {
   note(range, stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY, NULL);
 }
 
-/* Where the known state that an address lies in ends, or the address + 1. */
-static uintptr_t known_end(const struct range *range, uintptr_t address) {
+uintptr_t touch_state_end(const struct range *range, uintptr_t address) {
   size_t from = 0, to = range->known_count;
   while (from < to) {
     size_t middle = from + (to - from) / 2;
@@ -88,13 +88,10 @@ bool touch_mark(struct range *range, uintptr_t from, uintptr_t to) {
   return host;
 }
 
-bool touch_mark_state(struct range *range, uintptr_t address) {
-  return touch_mark(range, address, known_end(range, address));
-}
-
 bool touch_watched(const struct range *range) {
   return atomic_load_explicit(&range->has_state, memory_order_relaxed) ||
-         atomic_load_explicit(&range->host_pieces, memory_order_relaxed);
+         atomic_load_explicit(&range->host_pieces, memory_order_relaxed) ||
+         atomic_load_explicit(&range->drive_pieces, memory_order_relaxed);
 }
 
 bool touch_range(struct range *range, const struct toucher *by) {
@@ -104,22 +101,74 @@ bool touch_range(struct range *range, const struct toucher *by) {
     return false;
   note(range, by->stream ? (uintptr_t)by->stream : (uintptr_t)CU_STREAM_LEGACY,
        by->context == range->context ? NULL : by->context);
-  atomic_fetch_add_explicit(&range->touches, 1, memory_order_release);
   return true;
+}
+
+/* ---- what is on drives; under the table's lock but for touch_bring ---- */
+
+/* seq_cst, as all of it: whoever unmaps stores the tier and then reads this (drive.h). */
+void touch_again(struct range *range) {
+  atomic_fetch_add(&range->touches, (uint64_t)1 << 32);
+}
+
+void touch_passing(struct range *range) {
+  atomic_fetch_add(&range->touches, 1);
+}
+
+bool touch_absent(const struct range *range, uintptr_t from, uintptr_t to) {
+  if (!atomic_load(&range->drive_pieces))
+    return false;
+  const size_t last = (to - 1 - range->base) / range->piece_bytes;
+  for (size_t i = (from - range->base) / range->piece_bytes; i <= last && i < range->piece_count;
+       i++)
+    if (range->pieces[i].tier == PIECE_DRIVE)
+      return true;
+  return false;
+}
+
+void touch_want(struct touch_wants *wants, const struct range *range, uintptr_t from,
+                uintptr_t to) {
+  if (!touch_absent(range, from, to))
+    return;
+  if (wants->count == TOUCH_RUNS) {
+    wants->all = true;
+    return;
+  }
+  wants->runs[wants->count].address = from;
+  wants->runs[wants->count++].bytes = to - from;
+}
+
+CUresult touch_bring(const struct touch_wants *wants) {
+  if (wants->all)
+    return range_any_drive() ? drive_fault_all(NULL) : CUDA_SUCCESS;
+  for (unsigned i = 0; i < wants->count; i++)
+    DRIVER_TRY(drive_fault_bytes(wants->runs[i].address, wants->runs[i].bytes));
+  return CUDA_SUCCESS;
+}
+
+static _Atomic bool graphs_reach_all;
+
+void touch_graphs_reach_all(void) {
+  atomic_store(&graphs_reach_all, true);
 }
 
 void touch_written(struct range *range) {
   atomic_fetch_add_explicit(&range->writes, 1, memory_order_release);
 }
 
-static _Atomic uint64_t unseen;
+static _Atomic uint64_t unseen, unreadable; /* seq_cst, as touches */
 
 void touch_unseen(void) {
-  atomic_fetch_add_explicit(&unseen, 1, memory_order_release);
+  atomic_fetch_add(&unreadable, 1);
+  atomic_fetch_add(&unseen, 1);
 }
 
 uint64_t touch_unseen_count(void) {
-  return atomic_load_explicit(&unseen, memory_order_acquire);
+  return atomic_load(&unseen);
+}
+
+uint64_t touch_unreadable_count(void) {
+  return atomic_load(&unreadable);
 }
 
 bool touch_only(const struct range *range, CUstream stream, CUstream own) {
@@ -153,23 +202,37 @@ bool touch_only(const struct range *range, CUstream stream, CUstream own) {
 /* Of the context that the stream belongs to: from another it couldn't be waited for. Not under the
    enqueue lock, which is held while a driver blocks on a full queue: a move that is under way gives
    up what was touched meanwhile. */
-void touch_everything(CUstream stream) {
+static CUresult touch_all(CUstream stream, void (*count)(struct range *)) {
   uintptr_t low, high;
-  touch_unseen();
   range_watched(&low, &high);
   if (low >= high)
-    return;
+    return CUDA_SUCCESS;
   const CUcontext context = touch_context(stream);
   if (!context)
-    return; /* the launch will fail as well */
+    return CUDA_SUCCESS; /* the launch will fail as well */
   range_table_hold();
   struct range *range;
   for (size_t i = 0; (range = range_nth(i)); i++)
     if (range->context == context) {
       touch_stream(range, stream);
-      atomic_fetch_add_explicit(&range->touches, 1, memory_order_release);
+      count(range);
     }
   range_table_release();
+  const struct touch_wants wants = {.all = count == touch_again};
+  return touch_bring(&wants);
+}
+
+CUresult touch_everything(CUstream stream) {
+  touch_unseen();
+  return touch_all(stream, touch_again);
+}
+
+/* What a graph names it holds, and what is held stays off drives without being counted. */
+CUresult touch_graph_launch(CUstream stream) {
+  if (atomic_load(&graphs_reach_all))
+    return touch_everything(stream);
+  atomic_fetch_add(&unseen, 1);
+  return touch_all(stream, touch_passing);
 }
 
 void touch_hold_everything(struct graph_holder holder) {
@@ -182,26 +245,39 @@ void touch_hold_everything(struct graph_holder holder) {
 
 /* ---- copies and memsets ---- */
 
-void state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {
+CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {
   uintptr_t from, to;
   if (process_capture_open()) /* what a capture names stays, be it watched or not */
     range_bounds(&from, &to);
   else
     range_watched(&from, &to);
   if (!bytes || address < from || address >= to)
-    return;
+    return CUDA_SUCCESS;
   bool host = false;
   const struct toucher by = touch_by(stream);
   range_table_hold();
   struct range *range = range_held(address);
-  if (range && touch_range(range, &by) && writes) {
-    touch_written(range);
+  struct touch_wants wants;
+  wants.count = 0;
+  wants.all = false;
+  if (range) {
     const size_t room = range->bytes - (address - range->base);
-    host = touch_mark(range, address, address + (bytes < room ? bytes : room));
+    const uintptr_t end = address + (bytes < room ? bytes : room);
+    if (writes && touch_watched(range)) {
+      touch_written(range);
+      host = touch_mark(range, address, end); /* before the touch is counted (drive.h) */
+    }
+    if (touch_range(range, &by))
+      touch_again(range);
+    if (by.captured)
+      touch_want(&wants, range, range->base, range->base + range->bytes);
+    else
+      touch_want(&wants, range, address, end);
   }
   range_table_release();
   if (host)
     report_add(foreign_touches, 1);
+  return touch_bring(&wants);
 }
 
 size_t touch_same_memory(uintptr_t address, size_t bytes) {

@@ -1,21 +1,39 @@
 # Unit tests of the memory rooms: the rooms, the report and the enqueue lock as they are linked into the library; the
 # process is the test's. At the end, of reading loaded objects.
-MEMORY_ROOMS := range range_make graphs tier move drain touch scan census pace state pressure lock foreach elsewhere image image_parse \
-  image_lz4 image_cubin image_ptx elf
+MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan census pace state pressure lock \
+  foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
 MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/report_drives.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
   $(B)/policy/groups.o $(B)/policy/cpus.o
-MEMORY_TESTS := $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
+MEMORY_TESTS := $(B)/tests/unit/shim_drive $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
 
-$(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_failing.def \
+$(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_frames.c tests/unit/memory_frames.h tests/unit/memory_failing.def \
   tests/lib/tap.h $(MEMORY_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< tests/unit/memory_support.c $(MEMORY_OBJS) -o $@ -ldl -lpthread
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< tests/unit/memory_support.c tests/unit/memory_frames.c $(MEMORY_OBJS) -o $@ -ldl -lpthread
 UNIT_TESTS += $(MEMORY_TESTS)
+
+# The drive tier is the test's own.
+TOUCH_OBJS := $(filter-out $(B)/shim/drive%,$(MEMORY_OBJS))
+$(B)/tests/unit/shim_touch: tests/unit/shim_touch.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_frames.c \
+  tests/unit/memory_frames.h tests/unit/memory_failing.def tests/lib/tap.h $(MEMORY_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< tests/unit/memory_support.c tests/unit/memory_frames.c $(TOUCH_OBJS) -o $@ -ldl -lpthread
+UNIT_TESTS += $(B)/tests/unit/shim_touch
 
 $(B)/tests/unit/shim_elf: tests/unit/shim_elf.c $(B)/shim/elf.o shim/elf.h tests/lib/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(B)/shim/elf.o -o $@ -ldl
 UNIT_TESTS += $(B)/tests/unit/shim_elf
+
+# The wrappers of NCCL in a program, called by a library that needs an NCCL of the test's.
+$(B)/tests/unit/libshim_nccl.so: tests/unit/shim_nccl_library.c integration/pytorch/nccl/nccl.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -fvisibility=default -shared -Wl,-soname,$(@F) $< -o $@
+$(B)/tests/unit/libshim_nccl_user.so: tests/unit/shim_nccl_user.c $(B)/tests/unit/libshim_nccl.so
+	$(CC) $(CFLAGS_ALL) -fvisibility=default -shared -Wl,-soname,$(@F) $< $(B)/tests/unit/libshim_nccl.so -Wl,-rpath,'$$ORIGIN' -o $@
+$(B)/tests/unit/shim_nccl: tests/unit/shim_nccl.c $(B)/shim/nccl.o $(B)/shim/elf.o tests/lib/tap.h | $(B)/tests/unit/libshim_nccl_user.so
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(B)/shim/nccl.o $(B)/shim/elf.o -Wl,--export-dynamic -o $@ -ldl
+UNIT_TESTS += $(B)/tests/unit/shim_nccl
 
 # The drives' wear alone: store, drives and settings are the test's.
 WEAR_OBJS := $(B)/shim/wear.o $(B)/nvme/endurance.o $(B)/nvme/endurance_smart.o $(B)/nvme/endurance_run.o
