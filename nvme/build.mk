@@ -25,6 +25,28 @@ $(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
 	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
 UNIT_TESTS += $(NVME_FILES_TEST)
 
+# It answers these calls itself.
+NVME_ANSWERED := open unlink fallocate pwrite pread statx statfs ioctl
+NVME_FILES_FAILING_TEST := $(B)/test/nvme_files_failing
+$(NVME_FILES_FAILING_TEST): tests/unit/nvme_files_failing.c tests/lib/tap.h $(B)/nvme/files.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o $(NVME_ANSWERED:%=-Wl,--wrap=%) -o $@
+UNIT_TESTS += $(NVME_FILES_FAILING_TEST)
+
+NVME_FAULT_TEST := $(B)/test/nvme_fault
+$(NVME_FAULT_TEST): tests/unit/nvme_fault.c tests/lib/tap.h $(B)/nvme/fault.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/fault.o -lpthread -o $@
+UNIT_TESTS += $(NVME_FAULT_TEST)
+
+# They see the store's insides; one makes mmap fail.
+NVME_STORE_TESTS := $(B)/test/nvme_store $(B)/test/nvme_store_faults
+$(NVME_STORE_TESTS): $(B)/test/%: tests/unit/%.c tests/unit/nvme_store.h tests/lib/tap.h $(NVME_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) $(NVME_WRAP) -lpthread -o $@
+$(B)/test/nvme_store_faults: NVME_WRAP := -Wl,--wrap=mmap
+UNIT_TESTS += $(NVME_STORE_TESTS)
+
 NVME_ENDURANCE_TEST := $(B)/test/nvme_endurance
 $(NVME_ENDURANCE_TEST): tests/unit/nvme_endurance.c tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)

@@ -62,32 +62,8 @@ static bool rung_of(const char *name, enum engine_rung *rung, char *why, size_t 
   return false;
 }
 
-/* The directory's file, and that it is no other one's directory. */
-static bool open_directory(struct store *store, char *why, size_t why_bytes) {
-  struct store_directory *directory = &store->directories[store->count - 1];
-  struct statx at;
-  if (!drive_file_open(directory->path, &directory->file, why, why_bytes))
-    return false;
-  if (statx(AT_FDCWD, directory->path, 0, STATX_INO, &at)) {
-    snprintf(why, why_bytes, "OFFLOAD_NVME: %s: %s; create the directory or name another",
-             directory->path, strerror(errno));
-    return false;
-  }
-  directory->inode_device = makedev(at.stx_dev_major, at.stx_dev_minor);
-  directory->inode = at.stx_ino;
-  for (unsigned i = 0; i + 1 < store->count; i++) {
-    const struct store_directory *other = &store->directories[i];
-    if (other->inode == directory->inode && other->inode_device == directory->inode_device) {
-      snprintf(why, why_bytes,
-               "OFFLOAD_NVME: %s and %s are one directory; name each once, one for each drive",
-               other->path, directory->path);
-      return false;
-    }
-  }
-  return true;
-}
-
-static bool open_directories(struct store *store, char *why, size_t why_bytes) {
+/* The list's parts, before any of them is touched. */
+static bool list_directories(struct store *store, char *why, size_t why_bytes) {
   const char *list = store->config.directories;
   if (!list || !*list) {
     snprintf(why, why_bytes, "OFFLOAD_NVME: it is empty; name a directory, e.g. /mnt/nvme0");
@@ -117,12 +93,37 @@ static bool open_directories(struct store *store, char *why, size_t why_bytes) {
       snprintf(why, why_bytes, "OFFLOAD_NVME: no memory");
       return false;
     }
-    if (!open_directory(store, why, why_bytes))
-      return false;
     at += length;
     if (!*at)
       return true;
   }
+}
+
+/* Each directory's file, and that none is named twice. */
+static bool open_directories(struct store *store, char *why, size_t why_bytes) {
+  for (unsigned i = 0; i < store->count; i++) {
+    struct store_directory *directory = &store->directories[i];
+    struct statx at;
+    if (!drive_file_open(directory->path, &directory->file, why, why_bytes))
+      return false;
+    if (statx(AT_FDCWD, directory->path, 0, STATX_INO, &at)) {
+      snprintf(why, why_bytes, "OFFLOAD_NVME: %s: %s; create the directory or name another",
+               directory->path, strerror(errno));
+      return false;
+    }
+    directory->inode_device = makedev(at.stx_dev_major, at.stx_dev_minor);
+    directory->inode = at.stx_ino;
+    for (unsigned j = 0; j < i; j++) {
+      const struct store_directory *other = &store->directories[j];
+      if (other->inode != directory->inode || other->inode_device != directory->inode_device)
+        continue;
+      snprintf(why, why_bytes,
+               "OFFLOAD_NVME: %s and %s are one directory; name each once, one for each drive",
+               other->path, directory->path);
+      return false;
+    }
+  }
+  return true;
 }
 
 /* Of the free space one in 20 is left to others, the rest divided by the processes of this machine and by the directories of ours
@@ -220,7 +221,7 @@ static bool open_all(struct store *store, char *why, size_t why_bytes) {
   if (!config_ok(&store->config, why, why_bytes) ||
       !rung_of(store->config.rung, &rung, why, why_bytes) ||
       !faults_parse(store->config.fault, &store->faults, why, why_bytes) ||
-      !open_directories(store, why, why_bytes))
+      !list_directories(store, why, why_bytes))
     return false;
   if (store->faults.directory >= (int)store->count) {
     snprintf(why, why_bytes,
@@ -228,6 +229,8 @@ static bool open_all(struct store *store, char *why, size_t why_bytes) {
              store->faults.directory, store->count);
     return false;
   }
+  if (!open_directories(store, why, why_bytes))
+    return false;
   share(store);
   return probe(store, rung, why, why_bytes) && open_engines(store, rung, why, why_bytes);
 }
@@ -293,6 +296,15 @@ struct store_stats store_stats(struct store *store) {
         atomic_load_explicit(&store->directories[i].failed, memory_order_relaxed);
   }
   return stats;
+}
+
+uint64_t store_directory_written(struct store *store, unsigned i) {
+  return i < store->count ? engine_stats(store->directories[i].engine).written_bytes : 0;
+}
+
+bool store_directory_failed(struct store *store, unsigned i) {
+  return i < store->count &&
+         atomic_load_explicit(&store->directories[i].failed, memory_order_relaxed);
 }
 
 const char *store_directory(struct store *store, unsigned i, uint64_t *device) {

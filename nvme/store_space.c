@@ -194,7 +194,7 @@ static bool make_room(struct store *store, uint8_t *places, char *why, size_t wh
 
 bool store_allocate(struct store *store, uint32_t *unit, char *why, size_t why_bytes) {
   pthread_mutex_lock(&store->space);
-  uint8_t *places = malloc(store->stripes);
+  uint8_t *places = calloc(store->stripes, sizeof *places);
   struct store_unit *made = NULL;
   if (!places)
     snprintf(why, why_bytes, "OFFLOAD_NVME: no memory");

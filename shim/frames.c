@@ -100,15 +100,29 @@ static bool in_use(const struct frame *frame) {
          (frame->first->next || frame->first->refs || frame->first->state == QUEUED);
 }
 
-/* The frame used longest ago of those that nobody is waiting for, else of all. */
+/* Every other frame keeps what it holds. A step names its pieces in the same order as the last one, but for the direction within a
+   launch; where there are more of them than frames, the frame used longest ago would always be that of the piece that is named
+   next. What is no longer stepped is forgotten, so nothing is kept for nothing. */
+static bool keeps(const struct frames *frames, const struct frame *frame) {
+  return (frame - frames->frames) % 2;
+}
+
+/* How little a frame is wanted to be taken, of those that may be. */
+static unsigned reluctance(const struct frames *frames, const struct frame *frame) {
+  if (!frame->first)
+    return 0;
+  return 1u + in_use(frame) + 2u * keeps(frames, frame);
+}
+
+/* An empty frame, else one that keeps nothing: that nobody waits for, and of these the one used longest ago. */
 static struct frame *choose(struct frames *frames, const struct ticket *ticket) {
   struct frame *best = NULL;
   for (unsigned i = 0; i < frames->count; i++) {
     struct frame *frame = &frames->frames[i];
     if (frame->home || frames_named(ticket, frame))
       continue;
-    if (!best || in_use(frame) < in_use(best) ||
-        (in_use(frame) == in_use(best) && frame->used < best->used))
+    const unsigned wanted = best ? reluctance(frames, best) : 0, other = reluctance(frames, frame);
+    if (!best || other < wanted || (other == wanted && frame->used < best->used))
       best = frame;
   }
   return best;
