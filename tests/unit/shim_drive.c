@@ -30,6 +30,13 @@ static const char *begin(unsigned host, unsigned steps) {
   return NULL;
 }
 
+/* As if nothing had been brought in before. */
+static bool rested(void) {
+  range_find(m)->drive_fetched = range_find(v)->drive_fetched = false;
+  range_find(m)->drive_rest_until = range_find(v)->drive_rest_until = 0;
+  return true;
+}
+
 static bool whole(void) {
   return holds(m, (size_t)PIECES * PIECE, 1) && holds(v, (size_t)PIECES * PIECE, 2);
 }
@@ -252,10 +259,9 @@ static const char *partners_of_partners(void) {
   CHECK(on_drives(first) == LONG && on_drives(second) == LONG + 1);
   failing(8, 1000); /* a piece takes four calls, and three must come: the third fails */
   CHECK(drive_fault_bytes(first, 1) == CUDA_ERROR_OUT_OF_MEMORY && on_drives(second) == LONG);
-  for (unsigned i = 0; i < 4; i++) {
-    failing(0, 0);
+  failing(0, 0);
+  for (unsigned i = 0; i < 8; i++)
     CHECK(!step_names(tensors, 3, NULL));
-  }
   CHECK(on_drives(first) == LONG && on_drives(second) == LONG + 1);
   failing(12, 1000); /* those that are only parted from partners by it fail */
   CHECK(!drive_fault_bytes(first, 1));
@@ -328,6 +334,37 @@ static const char *evicted(void) {
   return NULL;
 }
 
+/* Rare ones aren't counted together: as long as they are apart, the rest is as short as the first. */
+static const char *rests_briefly(void) {
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned time = 0; time < 5; time++) {
+    CHECK(on_drives(m) == PIECES && !drive_fault_all(NULL) && on_drives(m) == 0);
+    for (unsigned steps = 0; steps < 20; steps++)
+      CHECK(!step());
+  }
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES && range_find(m)->drive_rest == 1);
+  return NULL;
+}
+
+static const char *rests(void) {
+  unsigned before = 0;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned time = 0; time < 4; time++) {
+    unsigned steps = 0;
+    CHECK(on_drives(m) == PIECES && !drive_fault_bytes(m, 1) && on_drives(m) == PIECES - 1);
+    for (; on_drives(m) < PIECES && steps < 100; steps++)
+      CHECK(!step());
+    CHECK(steps > (time ? before + (1u << time) - 1 : 0) && steps < 100);
+    before = steps;
+  }
+  CHECK(!drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
 /* ---- hooks and moves at the same time ---- */
 
 /* What another thread does while a move is under way, behind its first copy or before its first unmapping. */
@@ -367,7 +404,8 @@ static const char *touched_under_a_move(void) {
   at_copy = write_named;
   CHECK(!step() && !at_copy && on_drives(m) == 0 && holds(m, PIECE, 7));
   fill(m, PIECE, 1);
-  CHECK(!step() && !step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && !step());
+  CHECK(!step() && !step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && rested());
+  CHECK(!step());
   at_copy = write_unseen;
   CHECK(!step() && !at_copy && on_drives(m) + on_drives(v) == 0 && holds(m, PIECE, 8));
   return NULL;
@@ -423,7 +461,7 @@ static const char *touched_while_unmapped(void) {
   if (wrong_begin)
     return wrong_begin;
   driver.cuMemUnmap = unmap;
-  CHECK(!step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && !step());
+  CHECK(!step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && rested() && !step());
   at_unmap = access_in_window;
   CHECK(!step() && in_window && !pthread_join(accessor.thread, NULL));
   CHECK(!accessor.result && range_find(m)->pieces[1].tier == PIECE_DEVICE);
@@ -440,12 +478,13 @@ static const char *touched_at_any_moment(void) {
   for (unsigned i = 0; i < 150; i++) {
     for (unsigned k = 0; k < 4 && on_drives(m) < PIECES; k++)
       CHECK(!step());
-    CHECK(on_drives(m) == PIECES && !drive_fault_all(NULL) && !step() && on_drives(m) == 0);
+    CHECK(on_drives(m) == PIECES && !drive_fault_all(NULL) && rested());
+    CHECK(!step() && on_drives(m) == 0);
     random = random * 1103515245 + 12345;
-    CHECK(start_accessor(random >> 16 & 0x7fff, i));
+    CHECK(start_accessor((random >> 8 & 0x7ffff) << i % 2, i));
     random = random * 1103515245 + 12345;
     spin(random >> 16 & 0x7fff);
-    CHECK(!step() && !pthread_join(accessor.thread, NULL));
+    CHECK(!step() && !pthread_join(accessor.thread, NULL) && rested());
     CHECK(!accessor.result && range_find(m)->pieces[1].tier == PIECE_DEVICE);
     CHECK(holds(m + PIECE, PIECE, i));
     sent += on_drives(m) != 0;
@@ -484,5 +523,8 @@ int main(void) {
             touched_under_a_move);
   TEST_CASE("an access while a piece is unmapped brings it in", "", touched_while_unmapped);
   TEST_CASE("an access at any moment of a move finds its memory", "", touched_at_any_moment);
+  TEST_CASE("what is brought in again and again stays off drives twice as long each time", "",
+            rests);
+  TEST_CASE("what is brought in now and then soon goes to drives again", "", rests_briefly);
   return tap_done();
 }
