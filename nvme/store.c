@@ -298,6 +298,15 @@ struct store_stats store_stats(struct store *store) {
   return stats;
 }
 
+uint64_t store_directory_written(struct store *store, unsigned i) {
+  return i < store->count ? engine_stats(store->directories[i].engine).written_bytes : 0;
+}
+
+bool store_directory_failed(struct store *store, unsigned i) {
+  return i < store->count &&
+         atomic_load_explicit(&store->directories[i].failed, memory_order_relaxed);
+}
+
 const char *store_directory(struct store *store, unsigned i, uint64_t *device) {
   if (i >= store->count)
     return NULL;

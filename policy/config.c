@@ -140,11 +140,16 @@ static bool set_FLAG(bool *flag, const char *text) {
   return true;
 }
 
+static void forget(const char **field) {
+  free((char *)(uintptr_t)*field);
+  *field = NULL;
+}
+
 /* The environment's strings may change under us (setenv, putenv): keep a copy. */
 static bool replace(const char **field, char *copy) {
   if (!copy)
     return false;
-  free((char *)(uintptr_t)*field);
+  forget(field);
   *field = copy;
   return true;
 }
@@ -392,6 +397,8 @@ static void load(struct config *config, char **environment, bool strict) {
     set_variable(config, name, equals + 1, &seen);
   }
   check_together(config);
+  if (config->nvme_limit.set && !config->nvme_limit.bytes)
+    forget(&config->nvme);
 }
 
 void config_load(struct config *config, char **environment) {
@@ -405,10 +412,8 @@ void config_check(struct config *config, char **settings) {
 void config_free(struct config *config) {
   const char **const texts[] = {&config->callers, &config->report, &config->nvme,
                                 &config->test_nvme, &config->test_nvme_rung};
-  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-    free((char *)(uintptr_t)*texts[i]);
-    *texts[i] = NULL;
-  }
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    forget(texts[i]);
 }
 
 /* Length of a file's base name up to the first ".so" that ends it or is followed by a dot. */

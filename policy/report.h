@@ -44,6 +44,29 @@ struct report {
 };
 extern struct report report; /* the process's one report */
 
+/* What the drive tier is and costs, told by whoever has it (report_drives_from). */
+struct report_drive {
+  const char *path; /* as it was given */
+  bool failed;
+  struct drive_health health;
+  uint64_t written_bytes; /* by this process */
+  uint64_t bytes_per_step;
+  bool life_known;
+  uint64_t steps_left, days_left;
+};
+enum { REPORT_DRIVES = 16 };
+struct report_drives {
+  const char *rung; /* how they are read and written */
+  uint64_t block_bytes, depth, written_bytes, read_bytes, resident_bytes, kept_bytes, checksum_ns;
+  uint64_t steps; /* from which the rates are, 0: none yet */
+  uint64_t bytes_per_step, step_ns;
+  bool wear_limit_reached;
+  unsigned count, failed;
+  struct report_drive drives[REPORT_DRIVES];
+};
+/* The function that fills it in whenever the report is written, on any thread; false: there are no drives. */
+void report_drives_from(bool (*tell)(struct report_drives *));
+
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
 #define report_add(counter, n)                                                                     \
   ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))

@@ -1,40 +1,19 @@
 /* Policy of the drive tier (drive.h): whether pieces may go, what each step costs the drives, and bringing in what something other
    than the step wants. The copies themselves are drive_move.c's. */
 #include "drive.h"
-#include "../nvme/endurance.h"
 #include "../policy/report.h"
 #include "census.h"
 #include "driver.h"
 #include "frames.h"
 #include "lock.h"
 #include "process.h"
+#include "wear.h"
 #include <stdlib.h>
 
 /* ---- whether ---- */
 
 /* Once a drive has failed or the wear limit is reached nothing goes any more. Under the enqueue lock. */
 static bool ended;
-
-enum { HEALTH_QUESTIONS = 1000 };
-
-static bool wear_ended(struct store *store) {
-  const struct store_stats stats = store_stats(store);
-  const struct wear_limit *limit = &process_config()->nvme_wear_limit;
-  if (!limit->set)
-    return false;
-  if (!limit->percent)
-    return wear_reached(limit, &(struct drive_health){0}, stats.written_bytes);
-  static uint64_t asked;
-  if (asked++ % HEALTH_QUESTIONS) /* the drives' answer takes time, and changes by the day */
-    return false;
-  uint64_t device;
-  for (unsigned i = 0; store_directory(store, i, &device); i++) {
-    const struct drive_health health = drive_health(device, NULL);
-    if (wear_reached(limit, &health, stats.written_bytes))
-      return true;
-  }
-  return false;
-}
 
 static bool check_ended(struct store *store) {
   if (ended)
@@ -43,11 +22,8 @@ static bool check_ended(struct store *store) {
     ended = true;
     report_notice("no more state goes to drives: a write failed; name another directory in "
                   "OFFLOAD_NVME");
-  } else if (wear_ended(store)) {
-    ended = true;
-    report_notice(
-        "no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT is reached; raise it to go "
-        "on");
+  } else {
+    ended = wear_ended(store); /* which has said so */
   }
   return ended;
 }
@@ -259,6 +235,7 @@ void drive_step(CUcontext context) {
   struct store *store = range_any_drive() ? frames_store() : NULL;
   if (!store || !frames_find(context))
     return;
+  wear_step(store, context);
   (void)check_ended(store);
   if (store_stats(store).failed_directories)
     come_home(context);

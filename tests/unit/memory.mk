@@ -2,7 +2,7 @@
 # process is the test's. At the end, of reading loaded objects.
 MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan census pace state pressure lock \
   foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
-MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/report_drives.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
   $(B)/policy/groups.o $(B)/policy/cpus.o
 MEMORY_TESTS := $(B)/tests/unit/shim_drive $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
 
@@ -34,3 +34,10 @@ $(B)/tests/unit/libshim_nccl_user.so: tests/unit/shim_nccl_user.c $(B)/tests/uni
 $(B)/tests/unit/shim_nccl: tests/unit/shim_nccl.c $(B)/shim/nccl.o $(B)/shim/elf.o tests/lib/tap.h | $(B)/tests/unit/libshim_nccl_user.so
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(B)/shim/nccl.o $(B)/shim/elf.o -Wl,--export-dynamic -o $@ -ldl
 UNIT_TESTS += $(B)/tests/unit/shim_nccl
+
+# The drives' wear alone: store, drives and settings are the test's.
+WEAR_OBJS := $(B)/shim/wear.o $(B)/nvme/endurance.o $(B)/nvme/endurance_smart.o $(B)/nvme/endurance_run.o
+$(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(SHIM_HDR) nvme/endurance.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(filter $(B)/policy/%,$(MEMORY_OBJS)) -Wl,--wrap=drive_health -o $@ -lpthread
+UNIT_TESTS += $(B)/tests/unit/shim_wear

@@ -1,7 +1,8 @@
 /* Frames and a store in the test's own memory, for the tests of the rooms around them: a unit is its bytes, read and written at once. */
 #include "memory_frames.h"
-#include "nvme/endurance.h"
 #include "shim/frames.h"
+#include "shim/process.h"
+#include "shim/wear.h"
 #include "tests/unit/memory_support.h"
 
 uint64_t drive_units = 1024;
@@ -115,16 +116,10 @@ struct store_stats store_stats(struct store *any) {
   (void)any;
   return (struct store_stats){.failed_directories = drive_write_failed};
 }
-const char *store_directory(struct store *any, unsigned i, uint64_t *device) {
-  (void)any, (void)i, (void)device;
-  return NULL;
+bool wear_ended(struct store *any) {
+  const struct wear_limit *limit = &process_config()->nvme_wear_limit;
+  return limit->bytes && store_stats(any).written_bytes >= limit->bytes;
 }
-struct drive_health drive_health(uint64_t device, const char *root) {
-  (void)device, (void)root;
-  return (struct drive_health){0};
-}
-bool wear_reached(const struct wear_limit *limit, const struct drive_health *health,
-                  uint64_t written_bytes) {
-  (void)health;
-  return limit->bytes && written_bytes >= limit->bytes;
+void wear_step(struct store *any, CUcontext context) {
+  (void)any, (void)context;
 }
