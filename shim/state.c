@@ -350,7 +350,13 @@ static bool note_step_end(const struct view *view, struct pace *pace,
   pace->unreadable = noted->unreadable;
   for (size_t i = 0; i < view->range_count; i++) {
     struct range *range = view->ranges[i];
-    range->untouched = !kept_since_step(range);
+    if (range->drive_fetched) {
+      range->drive_rest =
+          range->drive_rest < DRIVE_REST_MOST ? 2 * range->drive_rest + 1 : DRIVE_REST_MOST;
+      range->drive_rest_until = pace->step + range->drive_rest;
+      range->drive_fetched = false;
+    }
+    range->untouched = !kept_since_step(range) && pace->step >= range->drive_rest_until;
     range->touches_settled = range->touches_noted;
   }
   return pace->readable;

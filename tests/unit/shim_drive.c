@@ -133,6 +133,23 @@ static const char *little_room(void) {
   return NULL;
 }
 
+static const char *rests(void) {
+  unsigned before = 0;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned time = 0; time < 4; time++) {
+    unsigned steps = 0;
+    CHECK(on_drives(m) == PIECES && !drive_fault_bytes(m, 1) && on_drives(m) == PIECES - 1);
+    for (; on_drives(m) < PIECES && steps < 100; steps++)
+      CHECK(!step());
+    CHECK(steps > (time ? before + (1u << time) - 1 : 0) && steps < 100);
+    before = steps;
+  }
+  CHECK(!drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
 int main(void) {
   TEST_CASE("state goes to drives and comes back with its partners and every byte", "",
             goes_and_returns);
@@ -144,5 +161,7 @@ int main(void) {
   TEST_CASE("a synchronous copy is served from the drive, where the state stays", "", served);
   TEST_CASE("freed state gives its room on drives back", "", freed);
   TEST_CASE("drives with little room take whole pairs", "", little_room);
+  TEST_CASE("what is brought in again and again stays off drives twice as long each time", "",
+            rests);
   return tap_done();
 }
