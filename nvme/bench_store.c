@@ -178,9 +178,8 @@ int main(int count, char **words) {
   const int status = parse(count, words, &options);
   if (status)
     return status;
-  char *slab = mmap(NULL, (size_t)IN_FLIGHT * UNIT_BYTES, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (slab == MAP_FAILED)
+  char *slab = engine_slab_map((size_t)IN_FLIGHT * UNIT_BYTES);
+  if (!slab)
     return fail(strerror(errno));
   for (size_t i = 0; i < (size_t)IN_FLIGHT * UNIT_BYTES; i++)
     slab[i] = (char)(i * 131 + i / 4096);

@@ -60,5 +60,5 @@ UNIT_TESTS += $(NVME_ENDURANCE_TEST)
 
 ## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
 .PHONY: bench-nvme
-bench-nvme: $(B)/nvme-bench
+bench-nvme: $(B)/nvme-bench $(B)/nvme-store-bench
 	$(PYTHON) nvme/bench_nvme.py --build $(B) --out $(B)/bench_nvme.json $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY))
