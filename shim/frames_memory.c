@@ -1,13 +1,12 @@
 /* Memory of frames: see frames_memory.h. Pages come to be when the driver pins them, so a size that the system can't give is refused there
    or by mmap, and both are answered by trying half. */
-#define _GNU_SOURCE
 #include "frames_memory.h"
+#include "../nvme/engine.h"
 #include "driver.h"
 #include "process.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* Drivers that refuse a long registration take so much at once. */
 static const size_t part_bytes_least = (size_t)16 << 20;
@@ -58,16 +57,14 @@ bool frames_memory_register(struct frames_memory *memory, size_t piece_bytes, ch
 }
 
 static bool map(struct frames_memory *memory, size_t bytes, char *why, size_t why_bytes) {
-  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
+  void *base = engine_slab_map(bytes);
+  if (!base) {
     snprintf(why, why_bytes,
              "there is no memory for %zu bytes of staging for drives (%s); lower "
              "OFFLOAD_NVME_STAGING",
              bytes, strerror(errno));
     return false;
   }
-  /* A child would copy what drives and devices write to; if it can't be kept out it only has more pages. */
-  (void)madvise(base, bytes, MADV_DONTFORK);
   *memory = (struct frames_memory){.base = base, .bytes = bytes};
   return true;
 }
@@ -93,6 +90,6 @@ void frames_memory_unregister(struct frames_memory *memory) {
 }
 
 void frames_memory_free(struct frames_memory *memory) {
-  (void)munmap(memory->base, memory->bytes);
+  engine_slab_unmap(memory->base, memory->bytes);
   memory->base = NULL;
 }
