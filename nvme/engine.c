@@ -60,20 +60,21 @@ static ssize_t strike(struct engine *engine, struct engine_block *block) {
   return 0;
 }
 
-bool engine_prepare(struct engine *engine, struct engine_block *block) {
+bool engine_prepare(struct engine *engine, struct engine_block *block, struct engine_over *over) {
   for (;;) {
     block->from = block->at / ENGINE_ALIGNMENT * ENGINE_ALIGNMENT;
     block->asked = block->bytes - block->from;
     const ssize_t result = block->bytes ? strike(engine, block) : 0;
     if (block->bytes && !result)
       return true;
-    if (engine_settle(engine, block, result))
+    if (engine_settle(engine, block, result, over))
       return false;
   }
 }
 
 /* Of one block: its bytes are there up to `at`, and no more when there is an error. */
-static void end_block(struct engine *engine, const struct engine_block *block, int error) {
+static void end_block(struct engine *engine, const struct engine_block *block, int error,
+                      struct engine_over *over) {
   struct engine_request *request = block->request;
   pthread_mutex_lock(&engine->lock);
   if (error) {
@@ -98,12 +99,26 @@ static void end_block(struct engine *engine, const struct engine_block *block, i
   pthread_mutex_unlock(&engine->lock);
   if (!last)
     return;
+  request->next = NULL;
+  if (over->first)
+    over->last->next = request;
+  else
+    over->first = request;
+  over->last = request;
+}
+
+bool engine_tell(struct engine *engine, struct engine_over *over) {
+  struct engine_request *request = over->first;
+  if (!request)
+    return false;
+  over->first = request->next;
   request->done(request);
   pthread_mutex_lock(&engine->lock);
   engine->open_requests--;
   if (engine_finished(engine))
     pthread_cond_broadcast(&engine->work);
   pthread_mutex_unlock(&engine->lock);
+  return true;
 }
 
 static void count(struct engine *engine, uint64_t *counter) {
@@ -112,7 +127,8 @@ static void count(struct engine *engine, uint64_t *counter) {
   pthread_mutex_unlock(&engine->lock);
 }
 
-bool engine_settle(struct engine *engine, struct engine_block *block, ssize_t result) {
+bool engine_settle(struct engine *engine, struct engine_block *block, ssize_t result,
+                   struct engine_over *over) {
   struct engine_request *request = block->request;
   int error = 0;
   if (result == -EINTR || result == -EAGAIN) {
@@ -140,7 +156,7 @@ bool engine_settle(struct engine *engine, struct engine_block *block, ssize_t re
     else /* no byte more than before */
       error = request->write ? EIO : ENODATA;
   }
-  end_block(engine, block, error);
+  end_block(engine, block, error, over);
   return true;
 }
 

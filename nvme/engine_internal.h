@@ -2,7 +2,8 @@
    transfer ended. For nvme/engine*.c and the engine's bench alone.
 
    A block is owned by the thread that took it until engine_settle says that it ended. `lock` protects the queue, every
-   request's begun, ended, error and failed_at, and the counters; `done` is called without it. */
+   request's begun, ended, error and failed_at, and the counters; `done` is called without it, and late: what it does (a checksum)
+   takes as long as a transfer, and the drive is to have its next one before. */
 #ifndef OFFLOAD_NVME_ENGINE_INTERNAL_H
 #define OFFLOAD_NVME_ENGINE_INTERNAL_H
 #include "engine.h"
@@ -18,6 +19,11 @@ struct engine_block {
   size_t at;           /* of the block's bytes are there */
   size_t from, asked;  /* of the present transfer, within the block */
   unsigned tries;      /* EINTR and EAGAIN in a row */
+};
+
+/* Requests whose last block has ended and whose `done` was not called yet, the oldest first: the thread's own. */
+struct engine_over {
+  struct engine_request *first, *last;
 };
 
 struct engine_ring;
@@ -41,10 +47,12 @@ struct engine {
 /* The next block, if one may be in flight more. With the lock held. */
 bool engine_take(struct engine *, struct engine_block *);
 /* Sets from and asked. False when the block has ended already: nothing is to be transferred. */
-bool engine_prepare(struct engine *, struct engine_block *);
+bool engine_prepare(struct engine *, struct engine_block *, struct engine_over *);
 /* How the transfer ended: bytes, or a negative errno. True when the block has ended and is no longer the caller's; false:
-   engine_prepare it again. Calls `done` with the request's last block. */
-bool engine_settle(struct engine *, struct engine_block *, ssize_t result);
+   engine_prepare it again. With its last block a request is over. */
+bool engine_settle(struct engine *, struct engine_block *, ssize_t result, struct engine_over *);
+/* Calls the oldest one's `done`. False when there is none. */
+bool engine_tell(struct engine *, struct engine_over *);
 /* Whether the threads are to end. With the lock held. */
 bool engine_finished(const struct engine *);
 /* A thread with every signal blocked. 0 or an errno. */

@@ -28,9 +28,11 @@ static void *serve(void *argument) {
       continue;
     }
     pthread_mutex_unlock(&engine->lock);
-    while (engine_prepare(engine, &block) &&
-           !engine_settle(engine, &block, transfer(engine, &block))) {
+    struct engine_over over = {NULL, NULL};
+    while (engine_prepare(engine, &block, &over) &&
+           !engine_settle(engine, &block, transfer(engine, &block), &over)) {
     }
+    (void)engine_tell(engine, &over); /* one block, one request at most */
     pthread_mutex_lock(&engine->lock);
   }
   pthread_mutex_unlock(&engine->lock);

@@ -33,6 +33,7 @@ struct engine_ring {
   bool broken;        /* the ring takes nothing more: every block ends with EIO */
   bool used[ENGINE_DEPTH_MOST];
   struct engine_block blocks[ENGINE_DEPTH_MOST];
+  struct engine_over over;
   char why[160];
 };
 
@@ -133,12 +134,12 @@ static void put_transfer(const struct engine *engine, struct engine_ring *ring, 
 
 static void begin(struct engine *engine, struct engine_ring *ring, unsigned slot) {
   struct engine_block *block = &ring->blocks[slot];
-  while (engine_prepare(engine, block)) {
+  while (engine_prepare(engine, block, &ring->over)) {
     if (!ring->broken) {
       put_transfer(engine, ring, slot);
       return;
     }
-    if (engine_settle(engine, block, -EIO))
+    if (engine_settle(engine, block, -EIO, &ring->over))
       break;
   }
   ring->used[slot] = false;
@@ -168,7 +169,7 @@ static void give_up(struct engine *engine, struct engine_ring *ring) {
   if (ring->gone >= 0)
     poll(&(struct pollfd){.fd = ring->gone}, 1, GONE_MS);
   for (unsigned i = 0; i < ENGINE_DEPTH_MOST; i++)
-    if (ring->used[i] && engine_settle(engine, &ring->blocks[i], -EIO))
+    if (ring->used[i] && engine_settle(engine, &ring->blocks[i], -EIO, &ring->over))
       ring->used[i] = false;
 }
 
@@ -190,7 +191,7 @@ static void collect(struct engine *engine, struct engine_ring *ring) {
     const unsigned slot = (unsigned)ended[i].slot;
     if (slot == EVENT_DATA)
       heard(ring);
-    else if (engine_settle(engine, &ring->blocks[slot], ended[i].result))
+    else if (engine_settle(engine, &ring->blocks[slot], ended[i].result, &ring->over))
       ring->used[slot] = false;
     else
       begin(engine, ring, slot);
@@ -227,18 +228,29 @@ static void wait_for_event(struct engine_ring *ring) {
   heard(ring);
 }
 
+/* Gives the ring what was put, and takes what has ended. */
+static void enter(struct engine *engine, struct engine_ring *ring, bool wait) {
+  const int result =
+      wait ? io_uring_submit_and_wait(&ring->ring, 1) : io_uring_submit_and_get_events(&ring->ring);
+  if (result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY)
+    collect(engine, ring);
+  else
+    give_up(engine, ring);
+}
+
+/* Before each `done` the drive has all it may have; it is waited for when nobody else is to be told. */
 static void serve(struct engine *engine, struct engine_ring *ring) {
   while (fill(engine, ring)) {
+    const bool told = ring->over.first;
     if (ring->broken) {
-      wait_for_event(ring);
-      continue;
+      if (!told)
+        wait_for_event(ring);
+    } else {
+      poll_event(ring);
+      enter(engine, ring, !told);
     }
-    poll_event(ring);
-    const int result = io_uring_submit_and_wait(&ring->ring, 1);
-    if (result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY)
-      collect(engine, ring);
-    else
-      give_up(engine, ring);
+    if (told)
+      (void)engine_tell(engine, &ring->over);
   }
 }
 

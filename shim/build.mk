@@ -84,6 +84,11 @@ $(B)/caller-bench: $(B)/shim/bench_caller.o $(B)/shim/whole.o
 BENCHES += $(B)/caller-bench
 ALL += $(B)/caller-bench
 
+# Steps of state on drives, beside the same of state in memory (nvme/bench_nvme.py).
+$(B)/drive-bench: $(B)/shim/bench_drive.o $(B)/shim/whole.o | $(B)/gpusim/libcuda.so.1 $(B)/liboffload-adam.so
+	$(CC) $(CFLAGS_ALL) $^ -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/gpusim' $(SHIM_LIBS) -o $@
+ALL += $(B)/drive-bench
+
 # What the preload costs from outside: programs' start-up, and single calls on an empty driver.
 BENCH := $(B)/bench
 $(BENCH)/libcuda.so.1: shim/bench_driver.c shim/bench_answers.c shim/hooks.def shim/driver.h

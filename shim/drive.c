@@ -165,6 +165,8 @@ CUresult drive_fault_locked(struct range *range, uint32_t first, uint32_t last) 
   const bool push = wanted.count && !driver.cuCtxGetCurrent(&current) && current != range->context;
   if (!result && push)
     result = driver.cuCtxPushCurrent_v2(range->context);
+  for (size_t i = 0; i < wanted.count; i++)
+    wanted.items[i].range->drive_fetched = true;
   if (!result) {
     result = drive_bring(wanted.items, needed);
     if (!result && needed < wanted.count)

@@ -26,7 +26,7 @@
 struct frames;
 struct ticket;
 
-/* At least so many frames, or there is no drive tier; a ticket of the step names at most a quarter of them. */
+/* At least so many frames, or there is no drive tier. A ticket names at most half of them, of a step's run of several blocks a quarter. */
 enum { FRAMES_LEAST = 16 };
 
 /* The context's frames, made when first asked for: OFFLOAD_NVME_STAGING bytes, within what the host can spare (budget.h, not counting

@@ -132,7 +132,7 @@ static struct frames *lay_out(CUcontext context, const struct frames_memory *mem
   frames->context = context;
   frames->piece_bytes = piece_bytes;
   frames->count = count;
-  frames->most = count / 4;
+  frames->most = count / 2;
   frames->memory = *memory;
   for (unsigned i = 0; i < count; i++)
     frames->frames[i].address = memory->base + i * piece_bytes;

@@ -23,6 +23,9 @@ enum { COVERAGE_GRAIN = 512 };
  * where they are. */
 enum { RANGE_STREAMS = 32 };
 
+/* Steps that a range rests from drives at most, once it is brought in; forgotten after so many times the last rest. */
+enum { DRIVE_REST_MOST = 1 << 20, DRIVE_REST_FORGOTTEN = 8 };
+
 /* On a drive a piece is mapped nowhere (drive.h). */
 enum piece_tier { PIECE_DEVICE, PIECE_HOST, PIECE_DRIVE };
 enum piece_plan { PLAN_STAY, PLAN_TO_HOST, PLAN_TO_DRIVE, PLAN_HOME };
@@ -85,6 +88,11 @@ struct range {
      it off drives had come in the step before that. */
   uint64_t touches_noted, touches_settled;
   bool untouched;
+
+  /* Brought in since the last settle; how many steps it then stays off drives, twice as many each time that comes soon after, and until which. Under the
+     enqueue lock. */
+  bool drive_fetched;
+  uint64_t drive_rest, drive_rest_until;
 
   /* Whether it was written to between the last two steps (early.c; under the enqueue lock). */
   uint64_t quiet_step, writes_then;

@@ -283,7 +283,38 @@ CUresult drive_fault_launch(struct plan *plan) {
   return result;
 }
 
-/* Whether a block has state on drives, and state that isn't off the device. */
+/* What of a block's states is more than a ticket can name: it could never be stepped on drives. Its ranges stay off them from now on. */
+static bool too_long(const struct plan *plan, unsigned block) {
+  static bool said;
+  const struct family *family = &plan->function->family;
+  const unsigned char *metadata = plan->arguments.metadata;
+  const unsigned tensor = metadata_block_tensor(family, metadata, block);
+  const size_t offset =
+      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
+  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
+  struct range *ranges[STATES_MOST] = {NULL};
+  const unsigned states = family_states(family);
+  size_t pieces = 0;
+  for (unsigned i = 0; i < states; i++) {
+    const uintptr_t address = metadata_address(family, metadata, LIST_STATE + i, tensor) + offset;
+    ranges[i] = range_find(address);
+    pieces += pieces_between(ranges[i], address, bytes);
+  }
+  const struct frames *frames = ranges[0] ? frames_find(ranges[0]->context) : NULL;
+  if (!frames || pieces <= frames_count(frames) / 2)
+    return false;
+  for (unsigned i = 0; i < states; i++)
+    ranges[i]->drive_rest = DRIVE_REST_MOST;
+  if (!said)
+    report_notice("some state goes to no drive: staging of %zu bytes is too small for it in pieces "
+                  "of %zu; set OFFLOAD_NVME_STAGING to at least %zu",
+                  frames_count(frames) * ranges[0]->piece_bytes, ranges[0]->piece_bytes,
+                  2 * pieces * ranges[0]->piece_bytes);
+  said = true;
+  return true;
+}
+
+/* Whether a block has state on drives, and state that isn't off the device, or too much of it. */
 static bool mixed(const struct plan *plan, unsigned block) {
   const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
@@ -297,7 +328,7 @@ static bool mixed(const struct plan *plan, unsigned block) {
         metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset, bytes, &any);
     drive |= any;
   }
-  return drive && !off;
+  return drive && (!off || too_long(plan, block));
 }
 
 CUresult drive_fault_mixed(struct plan *plan) {

@@ -548,6 +548,12 @@ static void test_brought(void) {
   tap_ok(!brought[0][11] && !brought[1][11] && pieces[0][11].tier == PIECE_DRIVE,
          "what no block names stays");
   begin();
+  frame_count = 2 * 9 - 1;
+  tap_ok(drive_fault_mixed(&plan) == CUDA_SUCCESS && brought[0][0] && brought[1][0] &&
+             ranges[0].drive_rest == DRIVE_REST_MOST && ranges[1].drive_rest == DRIVE_REST_MOST,
+         "a block that a ticket can't name is brought in, and its ranges stay off drives");
+  frame_count = 64;
+  begin();
   set_tier(2, 0, PIECE_DRIVE);
   tap_ok(drive_fault_mixed(&plan) == CUDA_SUCCESS && brought[2][0] && !brought[0][0] &&
              !brought[1][0],
