@@ -234,9 +234,9 @@ static const char *bounded(void) {
   void *at;
   CHECK(begin(FRAMES) && bring_all(units, UNITS) && quiet());
   struct ticket *ticket = ticket_make(frames, TICKET_STEP);
-  for (unsigned i = 0; i < FRAMES / 4; i++)
+  for (unsigned i = 0; i < FRAMES / 2; i++)
     CHECK(ticket_add(ticket, units[i], false));
-  CHECK(!ticket_add(ticket, units[FRAMES / 4], false));
+  CHECK(!ticket_add(ticket, units[FRAMES / 2], false));
   CHECK(ticket_add(ticket, units[0], false) &&
         ticket_add(ticket, units[0], false) == ticket_add(ticket, units[0], true));
   const unsigned reads = fake.reads;
@@ -975,7 +975,7 @@ int main(void) {
             still_there);
   TEST_CASE("a ticket alone waits for those before, and those after wait for it", "", alone);
   TEST_CASE(
-      "a ticket names a quarter of the frames at most, and one that is dropped leaves nothing", "",
+      "a ticket names half of the frames at most, and one that is dropped leaves nothing", "",
       bounded);
   TEST_CASE(
       "waits end when the piece is there, are given up when told to, and have no end if so asked",
