@@ -2,7 +2,8 @@
 """The engine against fio on one file system: make bench-nvme.
 
 Alternating pairs of build/nvme-bench and fio (io_uring, O_DIRECT) on the same file with the same block, depth and mix, both with
-buffers of huge pages, registered; medians of bytes per second. Writes {"rows": [{"mix", "ours", "fio", "ratio", "pairs", ...}]}.
+buffers of huge pages, registered; medians of bytes per second. Writes {"rows": [{"mix", "ours", "fio", "ratio", "pairs", ...}],
+"checksums": {"ns_per_byte", "share", "with", "without", "ratio"}}.
 The file is removed at the end."""
 
 import argparse
@@ -65,6 +66,17 @@ def row(options, file, mix):
             "block": options.block, "depth": options.depth, "each": pairs}
 
 
+def checksums(options):
+    """What the store's checksums cost its reads: nanoseconds of a core per byte, and the reading's speed with and without."""
+    parts = run([os.path.join(options.build, "nvme-store-bench"), "--directories", os.path.abspath(options.directory or options.build),
+                 "--bytes", str(max(options.size // 2, 1 << 25)), "--seconds", str(options.seconds), "--pairs", str(options.pairs)])
+    rate = {on: statistics.median(part["bytes"] / part["seconds"] for part in parts if part["checksums"] == on) for on in (True, False)}
+    checked = [part for part in parts if part["checksums"]]
+    return {"ns_per_byte": statistics.median(part["checksum_seconds"] * 1e9 / part["bytes"] for part in checked),
+            "share": statistics.median(part["checksum_seconds"] / part["seconds"] for part in checked),
+            "with": rate[True], "without": rate[False], "ratio": rate[True] / rate[False], "pairs": len(checked)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build")
@@ -89,11 +101,14 @@ def main():
     finally:
         os.close(descriptor)
         os.unlink(file)
+    summed = checksums(options)
     with open(options.out, "w", encoding="utf-8") as out:
-        json.dump({"rows": rows}, out, indent=1)
+        json.dump({"rows": rows, "checksums": summed}, out, indent=1)
         out.write("\n")
     for line in rows:
         print(f"{line['mix']:5} ours {line['ours'] / 1e9:.2f} GB/s, fio {line['fio'] / 1e9:.2f} GB/s, ratio {line['ratio']:.3f}")
+    print(f"checksums {summed['ns_per_byte']:.3f} ns a byte, {summed['share']:.1%} of a core while it reads; "
+          f"read {summed['with'] / 1e9:.2f} GB/s with, {summed['without'] / 1e9:.2f} GB/s without")
 
 
 if __name__ == "__main__":
