@@ -8,6 +8,8 @@ step: alternating rounds of build/drive-bench with its state on drives, the same
 writes on a file as large as the state. "seconds" is one step's; a round's bound is the larger of what fio takes for the bytes that the
 step moved and what the step takes in memory; "ratio" is the median of the rounds' ratios. Both must leave the same numbers.
 
+checksums: what the store's checksums cost its reads (build/nvme-store-bench): {"ns_per_byte", "share", "with", "without", "ratio"}.
+
 Files lie in --directory and are removed at the end."""
 
 import argparse
@@ -107,6 +109,17 @@ def step(options, file):
             "depth": drives["depth"], "rounds": len(rounds), "each": rounds}
 
 
+def checksums(options):
+    """What the store's checksums cost its reads: nanoseconds of a core per byte, and the reading's speed with and without."""
+    parts = run([program(options, "nvme-store-bench"), "--directories", os.path.abspath(options.directory),
+                 "--bytes", str(max(options.size // 2, 1 << 25)), "--seconds", str(options.seconds), "--pairs", str(options.pairs)])
+    rate = {on: statistics.median(part["bytes"] / part["seconds"] for part in parts if part["checksums"] == on) for on in (True, False)}
+    checked = [part for part in parts if part["checksums"]]
+    return {"ns_per_byte": statistics.median(part["checksum_seconds"] * 1e9 / part["bytes"] for part in checked),
+            "share": statistics.median(part["checksum_seconds"] / part["seconds"] for part in checked),
+            "with": rate[True], "without": rate[False], "ratio": rate[True] / rate[False], "pairs": len(checked)}
+
+
 def written_file(options, size):
     """Written through, because blocks that were only allocated are read without the drive."""
     descriptor, file = tempfile.mkstemp(prefix="bench-nvme-", dir=options.directory)
@@ -162,6 +175,7 @@ def main():
     result = {"rows": with_file(options, options.size, lambda file: [row(options, file, mix) for mix in MIXES])}
     if options.step_bytes:
         result["step"] = with_file(options, options.step_bytes, lambda file: step(options, file))
+    result["checksums"] = checksums(options)
     if not options.out:
         print(json.dumps({"nvme": result}))
         return
@@ -170,6 +184,9 @@ def main():
         out.write("\n")
     for line in result["rows"]:
         print(f"{line['mix']:5} ours {line['ours'] / 1e9:.2f} GB/s, fio {line['fio'] / 1e9:.2f} GB/s, ratio {line['ratio']:.3f}")
+    line = result["checksums"]
+    print(f"checksums {line['ns_per_byte']:.3f} ns a byte, {line['share']:.1%} of a core while it reads; "
+          f"read {line['with'] / 1e9:.2f} GB/s with, {line['without'] / 1e9:.2f} GB/s without")
     if options.step_bytes:
         line = result["step"]
         print(f"step  {line['seconds']:.2f} s, bound {line['bound']:.2f} s (fio {line['fio_seconds']:.2f}, CPU {line['cpu_seconds']:.2f}), "

@@ -1,5 +1,5 @@
 # The drive tier. NVME_OBJS is linked into liboffload.so by shim/build.mk, together with the static liburing (LIBURING).
-NVME_SRC := $(filter-out nvme/bench.c,$(wildcard nvme/*.c))
+NVME_SRC := $(filter-out nvme/bench.c nvme/bench_store.c,$(wildcard nvme/*.c))
 NVME_OBJS := $(NVME_SRC:%.c=$(B)/%.o)
 NVME_HDR := $(wildcard nvme/*.h nvme/*.def)
 LIBURING := $(shell $(CC) -print-file-name=liburing.a)
@@ -12,6 +12,11 @@ $(B)/nvme/%.o: nvme/%.c $(NVME_HDR) nvme/build.mk Makefile
 $(B)/nvme-bench: $(B)/nvme/bench.o $(NVME_OBJS)
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -o $@
 ALL += $(B)/nvme-bench
+
+# The store with and without checksums.
+$(B)/nvme-store-bench: $(B)/nvme/bench_store.o $(NVME_OBJS)
+	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -o $@
+ALL += $(B)/nvme-store-bench
 
 NVME_ENGINE_TESTS := $(B)/test/nvme_engine $(B)/test/nvme_refused
 $(NVME_ENGINE_TESTS): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(NVME_OBJS)
@@ -57,7 +62,7 @@ UNIT_TESTS += $(NVME_ENDURANCE_TEST)
 BENCH_NVME = $(PYTHON) nvme/bench_nvme.py --build $(B) $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY)) \
   $(if $(NVME_STEP_BYTES),--step-bytes $(NVME_STEP_BYTES))
 .PHONY: bench-nvme
-bench-nvme: $(B)/nvme-bench $(B)/drive-bench $(B)/liboffload-adam.so
+bench-nvme: $(B)/nvme-bench $(B)/drive-bench $(B)/nvme-store-bench $(B)/liboffload-adam.so
 	$(BENCH_NVME) --out $(B)/bench_nvme.json
 # Its short form is a part of `make bench`, under "nvme".
 BENCH_COMMANDS += "$(BENCH_NVME) --short"

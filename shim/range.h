@@ -23,7 +23,8 @@ enum { COVERAGE_GRAIN = 512 };
  * where they are. */
 enum { RANGE_STREAMS = 32 };
 
-enum { DRIVE_REST_MOST = 1 << 20 };
+/* Steps that a range rests from drives at most, once it is brought in; forgotten after so many times the last rest. */
+enum { DRIVE_REST_MOST = 1 << 20, DRIVE_REST_FORGOTTEN = 8 };
 
 /* On a drive a piece is mapped nowhere (drive.h). */
 enum piece_tier { PIECE_DEVICE, PIECE_HOST, PIECE_DRIVE };
@@ -88,7 +89,7 @@ struct range {
   uint64_t touches_noted, touches_settled;
   bool untouched;
 
-  /* Brought in since the last settle; how many steps it then stays off drives, twice as many each time, and until which. Under the
+  /* Brought in since the last settle; how many steps it then stays off drives, twice as many each time that comes soon after, and until which. Under the
      enqueue lock. */
   bool drive_fetched;
   uint64_t drive_rest, drive_rest_until;

@@ -343,6 +343,17 @@ static void say_observed(const struct view *view, uint64_t step) {
   said |= bytes != 0;
 }
 
+/* Brought in: it stays off drives for longer than the last time, unless that was long ago. */
+static void rest(struct range *range, uint64_t step) {
+  if (range->drive_rest < DRIVE_REST_MOST &&
+      step > range->drive_rest_until + DRIVE_REST_FORGOTTEN * (range->drive_rest + 1))
+    range->drive_rest = 0;
+  range->drive_rest =
+      range->drive_rest < DRIVE_REST_MOST ? 2 * range->drive_rest + 1 : DRIVE_REST_MOST;
+  range->drive_rest_until = step + range->drive_rest;
+  range->drive_fetched = false;
+}
+
 /* The last step ended with what is noted. False when something was launched during it that may have used any memory. */
 static bool note_step_end(const struct view *view, struct pace *pace,
                           const struct touches_noted *noted) {
@@ -350,12 +361,8 @@ static bool note_step_end(const struct view *view, struct pace *pace,
   pace->unreadable = noted->unreadable;
   for (size_t i = 0; i < view->range_count; i++) {
     struct range *range = view->ranges[i];
-    if (range->drive_fetched) {
-      range->drive_rest =
-          range->drive_rest < DRIVE_REST_MOST ? 2 * range->drive_rest + 1 : DRIVE_REST_MOST;
-      range->drive_rest_until = pace->step + range->drive_rest;
-      range->drive_fetched = false;
-    }
+    if (range->drive_fetched)
+      rest(range, pace->step);
     range->untouched = !kept_since_step(range) && pace->step >= range->drive_rest_until;
     range->touches_settled = range->touches_noted;
   }

@@ -57,11 +57,8 @@ static bool drain_owner(uintptr_t address, unsigned kinds) {
   bool right = block != NULL && block->span.low == address && (kinds >> block->kind & 1) != 0;
   CUcontext owner = right ? block->context : NULL;
   gpusim_memory_unlock();
-  if (owner != NULL) {
-    gpusim_driver_hold("a free");
+  if (owner != NULL)
     gpusim_drain_context(owner);
-    gpusim_driver_let_go();
-  }
   return right;
 }
 
@@ -71,14 +68,16 @@ static CUresult release(uintptr_t address, unsigned kinds, CUresult wrong) {
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_lock();
+  gpusim_driver_hold("a free");
   bool right = drain_owner(address, kinds);
+  bool freed = right && gpusim_free(address, kinds) == CUDA_SUCCESS;
+  gpusim_driver_let_go();
   gpusim_unlock();
   if (!right) {
     gpusim_trace(1, "free of %#lx, where no such allocation begins", (unsigned long)address);
     return wrong;
   }
-  result = gpusim_free(address, kinds);
-  return result == CUDA_SUCCESS ? (CUresult)context->sticky : wrong;
+  return freed ? (CUresult)context->sticky : wrong;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {

@@ -46,7 +46,7 @@ $(B)/gen/gpusim/exports_%.map: $(GPUSIM_GENERATE) tests/gpusim/gen/driver_names.
 	@$(PYTHON) tests/gpusim/gen/generate.py exports $* $@
 
 # One program per room; they find the driver beside themselves and set their own switches.
-GPUSIM_DRIVER_TESTS := $(addprefix $(B)/tests/unit/gpusim_,memory vmm stream queue value capture graph context module settings fault older lock chaos peers clock)
+GPUSIM_DRIVER_TESTS := $(addprefix $(B)/tests/unit/gpusim_,memory vmm stream queue value capture graph context module settings fault older lock chaos ends peers clock)
 UNIT_TESTS += $(GPUSIM_DRIVER_TESTS)
 $(B)/tests/unit/gpusim_older: $(GPUSIM_OLDER_DRIVERS)
 $(GPUSIM_DRIVER_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/gpusim_driver.h tests/lib/tap.h tests/gpusim/gpusim.h \

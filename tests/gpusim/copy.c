@@ -198,6 +198,7 @@ static CUresult transfer(struct transfer description, CUstream handle, enum timi
   bool wait = !captured && (host_only || to == PLACE_PAGEABLE);
   if (timing == SYNCHRONOUS)
     wait = wait || to == PLACE_HOST || from == PLACE_HOST;
+  gpusim_stream_hold(stream); /* waiting lets go of the lock */
   if (from == PLACE_PAGEABLE && !wait && !captured) {
     if (timing == SYNCHRONOUS)
       result = gpusim_drain(stream);
@@ -214,6 +215,7 @@ static CUresult transfer(struct transfer description, CUstream handle, enum timi
     drop(copy);
   if (result == CUDA_SUCCESS && wait)
     result = gpusim_drain(stream);
+  gpusim_stream_drop(stream);
   gpusim_unlock();
   return result;
 }

@@ -27,6 +27,7 @@
 #pragma GCC visibility pop
 #include "tests/gpusim/internal.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define GPUSIM_EXPORT __attribute__((visibility("default")))
 enum {
@@ -106,7 +107,9 @@ void *gpusim_handle_owner(const void *handle, enum gpusim_handle_kind);
 struct CUctx_st {
   CUcontext next;
   int device;
-  bool primary, alive;
+  bool primary;
+  atomic_bool alive; /* written with gpusim_mutex held; once it is false nothing enters any more */
+  bool ending;       /* no longer alive, and its work or contents are still there */
   unsigned flags;
   int retained; /* primary contexts only */
   uint64_t id;
@@ -303,12 +306,14 @@ struct CUstream_st {
   struct gpusim_capture *capture; /* NULL: not capturing */
   struct gpusim_nodes heads;      /* what the next captured operation waits for */
 };
-/* All with gpusim_mutex held. submit may let go of it while the hardware queue is full; it takes
-   the argument over, also when it fails. `after` may be NULL. */
+/* All with gpusim_mutex held. submit may let go of it while the hardware queue is full, and refuses
+   what a stream or context that ended meanwhile can't take; a caller that looks at the stream
+   afterwards holds it. It takes the argument over, also when it fails. `after` may be NULL. */
 CUresult gpusim_submit(struct CUstream_st *, const struct operation_kind *, void *argument,
                        const struct dependency *after);
 void gpusim_wait_ticket(struct CUstream_st *, uint64_t ticket);
 CUresult gpusim_drain(struct CUstream_st *);
+/* What was submitted until now. For the end of a context nothing can be submitted any more. */
 void gpusim_drain_context(CUcontext);
 bool gpusim_done(const struct dependency *);
 void gpusim_stream_hold(struct CUstream_st *);
@@ -376,7 +381,8 @@ CUresult gpusim_capture_child(struct CUstream_st *, CUgraph);
 
 /* ---- module.c ---- */
 void gpusim_modules_free(CUcontext);
-CUresult gpusim_kernel_of(const void *handle, struct gpusim_kernel **);
+/* On success gpusim_mutex is held: the kernel can't go until the caller lets go of it. */
+CUresult gpusim_enter_kernel(const void *handle, struct gpusim_kernel **);
 int gpusim_kernel_dynamic_limit(const struct gpusim_kernel *);
 
 /* ---- array.c: where its first byte lies, and its rows; 0: no array ---- */
@@ -394,6 +400,7 @@ CUresult gpusim_fill(CUdeviceptr to, size_t pitch, int element_bytes, uint32_t v
 /* ---- pool.c ---- */
 /* Whether cuMemPoolSetAccess gave the pool's memory to a device; false for NULL. */
 bool gpusim_pool_allows(CUmemoryPool, int device);
-/* The pool's bytes in use go down when an allocation of it is freed by cuMemFree. */
+/* The pool's bytes in use, with every allocation of it and every free. Memory lock held. */
+void gpusim_pool_taken(CUmemoryPool, size_t bytes);
 void gpusim_pool_returned(CUmemoryPool, size_t bytes);
 #endif

@@ -94,10 +94,11 @@ static CUresult record(CUevent event, struct CUstream_st *stream, unsigned flags
     gpusim_capture_mark(stream, &event->capture, &event->heads);
     return CUDA_SUCCESS;
   }
-  event->references++;
+  event->references += 2; /* the record's, and ours: the event may be destroyed meanwhile */
   CUresult result = gpusim_submit(stream, &record_kind, event, NULL);
   if (result == CUDA_SUCCESS && !external)
     gpusim_event_recorded(event, stream);
+  drop_event(event);
   return result;
 }
 

@@ -39,6 +39,7 @@ struct entry {
 
 struct gpusim_image {
   pthread_mutex_t lock;
+  int references; /* gpusim_mutex */
   bool indexed;
   const void *code; /* fatbin or cubin */
   void *copy;       /* of `code`, when the caller may free it */
@@ -226,6 +227,7 @@ static void index_once(struct gpusim_image *image) {
 static struct gpusim_image *image_new(void) {
   struct gpusim_image *image = calloc(1, sizeof *image);
   pthread_mutex_init(&image->lock, NULL);
+  image->references = 1;
   image->last = &image->first;
   return image;
 }
@@ -301,8 +303,12 @@ struct gpusim_image *gpusim_image_load(const void *code, int *error) {
   return image;
 }
 
+void gpusim_image_hold(struct gpusim_image *image) {
+  image->references++;
+}
+
 void gpusim_image_free(struct gpusim_image *image) {
-  if (!image)
+  if (!image || --image->references > 0)
     return;
   for (struct gpusim_kernel *k = image->first, *next; k; k = next) {
     next = k->next;

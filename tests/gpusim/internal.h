@@ -83,6 +83,9 @@ struct gpusim_image;
 /* Parses PTX text, a cubin, a fatbin or nvcc's fatbin wrapper. NULL with *error = a CUresult on
  * failure. */
 struct gpusim_image *gpusim_image_load(const void *code, int *error);
+/* Whoever loaded it has a reference, and so has each launch of a kernel, queued or a graph's: code goes
+   when the last is dropped. gpusim_mutex held, but by the one that loads. */
+void gpusim_image_hold(struct gpusim_image *);
 void gpusim_image_free(struct gpusim_image *);
 struct gpusim_kernel *gpusim_image_kernel(struct gpusim_image *, const char *name);
 struct gpusim_global *gpusim_image_global(struct gpusim_image *, const char *name);

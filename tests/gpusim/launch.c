@@ -55,6 +55,7 @@ static void describe(void *argument, char *into, size_t bytes) {
 }
 
 static void drop(void *argument) {
+  gpusim_image_free(((struct kernel_launch *)argument)->kernel->image);
   free(((struct kernel_launch *)argument)->pointers);
   free(argument);
 }
@@ -124,7 +125,7 @@ static bool shape_fits(const struct gpusim_kernel *kernel, const struct gpusim_l
          (int64_t)shape->dynamic_shared_bytes <= gpusim_kernel_dynamic_limit(kernel);
 }
 
-/* A launch ready to be carried out on shape.device. */
+/* A launch ready to be carried out on shape.device. gpusim_mutex held. */
 static CUresult make(struct gpusim_kernel *kernel, struct gpusim_launch shape, void **pointers,
                      void **extra, struct kernel_launch **made) {
   shape.name = kernel->name;
@@ -141,21 +142,22 @@ static CUresult make(struct gpusim_kernel *kernel, struct gpusim_launch shape, v
   *made = gpusim_new(sizeof **made + kernel->parameter_bytes + 16);
   (*made)->kernel = kernel;
   (*made)->shape = shape;
+  gpusim_image_hold(kernel->image);
   CUresult result = pack(*made, pointers, extra);
   if (result != CUDA_SUCCESS)
-    free(*made);
+    drop(*made);
   return result;
 }
 
 static CUresult launch(CUfunction function, struct gpusim_launch shape, CUstream handle,
                        void **pointers, void **extra) {
-  struct gpusim_kernel *kernel;
   struct CUstream_st *stream;
   struct kernel_launch *made;
-  CUresult result = gpusim_kernel_of(function, &kernel);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = gpusim_enter_submit(handle, &stream);
+  CUresult result = gpusim_ready();
+  if (result == CUDA_SUCCESS && !gpusim_handle_is(function, HANDLE_KERNEL))
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS)
+    result = gpusim_enter_submit(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (stream->context != gpusim_current()) {
@@ -163,7 +165,11 @@ static CUresult launch(CUfunction function, struct gpusim_launch shape, CUstream
     return gpusim_current() != NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   }
   shape.device = stream->context->device;
-  result = make(kernel, shape, pointers, extra, &made);
+  /* again, as another thread may have unloaded it before we had the lock */
+  if (gpusim_handle_is(function, HANDLE_KERNEL))
+    result = make((struct gpusim_kernel *)(void *)function, shape, pointers, extra, &made);
+  else
+    result = CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS)
     return gpusim_submit_leave(stream, &launch_kind, made);
   gpusim_unlock();
@@ -284,12 +290,13 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
                                                               int threads, size_t shared_bytes,
                                                               unsigned flags) {
   struct gpusim_kernel *kernel;
-  CUresult result = gpusim_kernel_of(function, &kernel);
+  CUresult result = gpusim_enter_kernel(function, &kernel);
   if (result != CUDA_SUCCESS)
     return result;
+  size_t shared = shared_bytes + kernel->static_shared_bytes;
+  gpusim_unlock();
   if (blocks == NULL || threads <= 0 || flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
     return CUDA_ERROR_INVALID_VALUE;
-  size_t shared = shared_bytes + kernel->static_shared_bytes;
   int by_shared = shared > 0 ? (int)(233472 / (shared + 1024)) : 32;
   *blocks = 2048 / threads;
   if (*blocks > 32)
@@ -309,12 +316,14 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
                                                    CUoccupancyB2DSize shared_of_block,
                                                    size_t shared_bytes, int limit, unsigned flags) {
   struct gpusim_kernel *kernel;
-  CUresult result = gpusim_kernel_of(function, &kernel);
+  CUresult result = gpusim_enter_kernel(function, &kernel);
   if (result != CUDA_SUCCESS)
     return result;
+  const int most = kernel->max_threads != 0 ? (int)kernel->max_threads : 1024;
+  gpusim_unlock();
   if (grid == NULL || block == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  *block = kernel->max_threads != 0 ? (int)kernel->max_threads : 1024;
+  *block = most;
   if (limit > 0 && limit < *block)
     *block = limit;
   if (shared_of_block != NULL)
@@ -335,11 +344,13 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction func
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks,
                                                  int threads) {
   struct gpusim_kernel *kernel;
-  CUresult result = gpusim_kernel_of(function, &kernel);
+  CUresult result = gpusim_enter_kernel(function, &kernel);
   if (result != CUDA_SUCCESS)
     return result;
   if (bytes == NULL || blocks <= 0 || threads <= 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  *bytes = (size_t)gpusim_kernel_dynamic_limit(kernel);
-  return CUDA_SUCCESS;
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    *bytes = (size_t)gpusim_kernel_dynamic_limit(kernel);
+  gpusim_unlock();
+  return result;
 }

@@ -252,6 +252,10 @@ CUresult gpusim_allocate(CUcontext context, enum gpusim_block_kind kind, size_t 
     return CUDA_ERROR_OUT_OF_MEMORY;
   size_t pages = gpusim_round_up(bytes, PAGE);
   gpusim_memory_lock();
+  if (!context->alive) { /* else it ends later, and frees this, too */
+    gpusim_memory_unlock();
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   if (charged(kind) && !gpusim_charge(context->device, pages)) {
     gpusim_memory_unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -273,6 +277,8 @@ CUresult gpusim_allocate(CUcontext context, enum gpusim_block_kind kind, size_t 
   block->mapped_bytes = pages;
   block->flags = flags;
   block->pool = pool;
+  if (pool != NULL)
+    gpusim_pool_taken(pool, pages);
   gpusim_table_add(&gpusim_blocks, &block->span);
   gpusim_memory_changed();
   gpusim_memory_unlock();
@@ -320,7 +326,8 @@ void gpusim_free_context(CUcontext context) {
 CUresult gpusim_register(CUcontext context, uintptr_t address, size_t bytes, unsigned flags) {
   gpusim_memory_lock();
   bool overlaps = gpusim_table_overlaps(&gpusim_blocks, address, address + bytes);
-  if (!overlaps) {
+  bool alive = context->alive;
+  if (alive && !overlaps) {
     struct gpusim_block *block = gpusim_new(sizeof *block);
     block->span = (struct gpusim_span){address, bytes};
     block->kind = BLOCK_REGISTERED;
@@ -332,6 +339,8 @@ CUresult gpusim_register(CUcontext context, uintptr_t address, size_t bytes, uns
     gpusim_memory_changed();
   }
   gpusim_memory_unlock();
+  if (!alive)
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return overlaps ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_SUCCESS;
 }
 

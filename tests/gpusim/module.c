@@ -15,6 +15,11 @@ static struct loaded *all; /* gpusim_mutex */
 
 /* ---- loading ---- */
 
+static void unload(struct loaded *loaded) {
+  gpusim_image_free(loaded->image);
+  free(loaded);
+}
+
 static CUresult load(void **out, const void *code, CUcontext context) {
   int error = CUDA_SUCCESS;
   if (out == NULL || code == NULL)
@@ -31,13 +36,18 @@ static CUresult load(void **out, const void *code, CUcontext context) {
   struct loaded *loaded = gpusim_new(sizeof *loaded);
   loaded->image = image;
   loaded->context = context;
-  gpusim_handle_add(loaded, HANDLE_LOADED, NULL);
   gpusim_lock();
-  loaded->next = all;
-  all = loaded;
+  if (context == NULL || context->alive) {
+    gpusim_handle_add(loaded, HANDLE_LOADED, NULL);
+    loaded->next = all;
+    all = loaded;
+    *out = loaded;
+  } else {
+    unload(loaded);
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   gpusim_unlock();
-  *out = loaded;
-  return CUDA_SUCCESS;
+  return result;
 }
 
 static CUresult load_file(void **out, const char *path, CUcontext context) {
@@ -55,8 +65,9 @@ static CUresult load_file(void **out, const char *path, CUcontext context) {
   return result;
 }
 
-/* Takes it off the list and forgets its kernels; gpusim_mutex held. */
-static void unload(struct loaded *loaded) {
+/* Takes it off the list, and its handles out of the program's hands: nothing new can be launched of it.
+   gpusim_mutex held. */
+static void forget(struct loaded *loaded) {
   struct loaded **link = &all;
   while (*link != loaded)
     link = &(*link)->next;
@@ -64,15 +75,15 @@ static void unload(struct loaded *loaded) {
   gpusim_handle_remove(loaded);
   for (struct gpusim_kernel *k = gpusim_image_known_kernels(loaded->image); k != NULL; k = k->next)
     gpusim_handle_remove(k);
-  gpusim_image_free(loaded->image);
-  free(loaded);
 }
 
 void gpusim_modules_free(CUcontext context) {
   for (struct loaded *l = all, *next; l != NULL; l = next) {
     next = l->next;
-    if (l->context == context)
+    if (l->context == context) {
+      forget(l);
       unload(l);
+    }
   }
 }
 
@@ -84,15 +95,16 @@ static CUresult unload_handle(void *handle) {
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_lock();
+  gpusim_driver_hold("unloading");
   if (gpusim_handle_is(handle, HANDLE_LOADED)) {
-    gpusim_driver_hold("unloading");
+    forget(handle);
     for (CUcontext c = gpusim_next_context(NULL); c != NULL; c = gpusim_next_context(c))
       gpusim_drain_context(c);
     unload(handle);
-    gpusim_driver_let_go();
   } else {
     result = CUDA_ERROR_INVALID_HANDLE;
   }
+  gpusim_driver_let_go();
   gpusim_unlock();
   return result;
 }
@@ -152,28 +164,37 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
 
 /* ---- what an image holds ---- */
 
-/* The image of a handle, or NULL. */
-static struct gpusim_image *image_of(void *handle) {
-  return gpusim_handle_is(handle, HANDLE_LOADED) ? ((struct loaded *)handle)->image : NULL;
+/* The image of a handle. On success gpusim_mutex is held: it can't go until the caller lets go of it. */
+static CUresult enter_image(void *handle, struct gpusim_image **image) {
+  CUresult result = gpusim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  gpusim_lock();
+  if (!gpusim_handle_is(handle, HANDLE_LOADED)) {
+    gpusim_unlock();
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  *image = ((struct loaded *)handle)->image;
+  return CUDA_SUCCESS;
 }
 
 static CUresult get_kernel(void **out, void *handle, const char *name) {
+  struct gpusim_image *image;
   CUresult result = gpusim_ready();
   if (result != CUDA_SUCCESS)
     return result;
   if (out == NULL || name == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  struct gpusim_image *image = image_of(handle);
-  if (image == NULL)
-    return CUDA_ERROR_INVALID_HANDLE;
-  gpusim_lock();
+  result = enter_image(handle, &image);
+  if (result != CUDA_SUCCESS)
+    return result;
   struct gpusim_kernel *kernel = gpusim_image_kernel(image, name);
+  if (kernel != NULL) {
+    gpusim_handle_add(kernel, HANDLE_KERNEL, handle);
+    *out = kernel;
+  }
   gpusim_unlock();
-  if (kernel == NULL)
-    return CUDA_ERROR_NOT_FOUND;
-  gpusim_handle_add(kernel, HANDLE_KERNEL, handle);
-  *out = kernel;
-  return CUDA_SUCCESS;
+  return kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
@@ -187,31 +208,29 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
   if (module == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  if (image_of(library) == NULL)
+  if (!gpusim_handle_is(library, HANDLE_LOADED))
     return CUDA_ERROR_INVALID_HANDLE;
   *module = (CUmodule)(void *)library;
   return CUDA_SUCCESS;
 }
 
 static CUresult get_global(CUdeviceptr *address, size_t *bytes, void *handle, const char *name) {
+  struct gpusim_image *image;
   CUresult result = gpusim_ready();
   if (result != CUDA_SUCCESS)
     return result;
   if (name == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  struct gpusim_image *image = image_of(handle);
-  if (image == NULL)
-    return CUDA_ERROR_INVALID_HANDLE;
-  gpusim_lock();
+  result = enter_image(handle, &image);
+  if (result != CUDA_SUCCESS)
+    return result;
   struct gpusim_global *global = gpusim_image_global(image, name);
-  gpusim_unlock();
-  if (global == NULL)
-    return CUDA_ERROR_NOT_FOUND;
-  if (address != NULL)
+  if (global != NULL && address != NULL)
     *address = global->address;
-  if (bytes != NULL)
+  if (global != NULL && bytes != NULL)
     *bytes = global->bytes;
-  return CUDA_SUCCESS;
+  gpusim_unlock();
+  return global != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
@@ -230,14 +249,11 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule modu
 }
 
 static CUresult enumerate(void **out, unsigned room, unsigned *count, void *handle) {
-  CUresult result = gpusim_ready();
+  struct gpusim_image *image;
+  unsigned found = 0;
+  CUresult result = enter_image(handle, &image);
   if (result != CUDA_SUCCESS)
     return result;
-  struct gpusim_image *image = image_of(handle);
-  if (image == NULL)
-    return CUDA_ERROR_INVALID_HANDLE;
-  unsigned found = 0;
-  gpusim_lock();
   for (struct gpusim_kernel *k = gpusim_image_kernels(image); k != NULL; k = k->next, found++)
     if (out != NULL && found < room) {
       gpusim_handle_add(k, HANDLE_KERNEL, handle);
@@ -270,46 +286,56 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodu
 /* ---- a kernel; a CUkernel passed as a CUfunction is the same thing (cuda.h, cuLaunchKernel) ----
  */
 
-CUresult gpusim_kernel_of(const void *handle, struct gpusim_kernel **kernel) {
+CUresult gpusim_enter_kernel(const void *handle, struct gpusim_kernel **kernel) {
   CUresult result = gpusim_ready();
   if (result != CUDA_SUCCESS)
     return result;
-  if (!gpusim_handle_is(handle, HANDLE_KERNEL))
+  gpusim_lock();
+  if (!gpusim_handle_is(handle, HANDLE_KERNEL)) {
+    gpusim_unlock();
     return CUDA_ERROR_INVALID_HANDLE;
+  }
   *kernel = (struct gpusim_kernel *)handle;
   return CUDA_SUCCESS;
 }
 
+/* For questions that a live handle answers. */
+static CUresult check_kernel(const void *handle) {
+  CUresult result = gpusim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  return gpusim_handle_is(handle, HANDLE_KERNEL) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
-  struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(kernel, &k);
+  CUresult result = check_kernel(kernel);
   if (result == CUDA_SUCCESS)
     *function = (CUfunction)(void *)kernel;
   return result;
 }
 
 CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
-  struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(kernel, &k);
+  CUresult result = check_kernel(kernel);
   if (result == CUDA_SUCCESS)
-    *library = gpusim_handle_owner(k, HANDLE_KERNEL);
+    *library = gpusim_handle_owner(kernel, HANDLE_KERNEL);
   return result;
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
-  struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(function, &k);
+  CUresult result = check_kernel(function);
   if (result == CUDA_SUCCESS)
-    *module = gpusim_handle_owner(k, HANDLE_KERNEL);
+    *module = gpusim_handle_owner(function, HANDLE_KERNEL);
   return result;
 }
 
 static CUresult get_name(const char **name, const void *handle) {
   struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(handle, &k);
-  if (result == CUDA_SUCCESS)
-    *name = k->name;
-  return result;
+  CUresult result = gpusim_enter_kernel(handle, &k);
+  if (result != CUDA_SUCCESS)
+    return result;
+  *name = k->name;
+  gpusim_unlock();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel kernel) {
@@ -322,15 +348,18 @@ CUresult cuFuncGetName(const char **name, CUfunction function) {
 
 static CUresult get_parameter(const void *handle, size_t index, size_t *offset, size_t *bytes) {
   struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(handle, &k);
+  CUresult result = gpusim_enter_kernel(handle, &k);
   if (result != CUDA_SUCCESS)
     return result;
-  if (offset == NULL || index >= (size_t)k->parameter_count)
-    return CUDA_ERROR_INVALID_VALUE;
-  *offset = k->parameters[index].offset;
-  if (bytes != NULL)
-    *bytes = k->parameters[index].bytes;
-  return CUDA_SUCCESS;
+  if (offset == NULL || index >= (size_t)k->parameter_count) {
+    result = CUDA_ERROR_INVALID_VALUE;
+  } else {
+    *offset = k->parameters[index].offset;
+    if (bytes != NULL)
+      *bytes = k->parameters[index].bytes;
+  }
+  gpusim_unlock();
+  return result;
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes) {
@@ -352,12 +381,13 @@ int gpusim_kernel_dynamic_limit(const struct gpusim_kernel *k) {
 
 static CUresult get_attribute(int *value, CUfunction_attribute attribute, const void *handle) {
   struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(handle, &k);
+  if (value == NULL || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX) {
+    CUresult result = check_kernel(handle);
+    return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+  }
+  CUresult result = gpusim_enter_kernel(handle, &k);
   if (result != CUDA_SUCCESS)
     return result;
-  if (value == NULL || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
-    return CUDA_ERROR_INVALID_VALUE;
-  gpusim_lock();
   switch (attribute) {
   case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     *value = (int)k->max_threads;
@@ -386,19 +416,18 @@ static CUresult get_attribute(int *value, CUfunction_attribute attribute, const 
 
 static CUresult set_attribute(CUfunction_attribute attribute, int value, const void *handle) {
   struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(handle, &k);
+  CUresult result = gpusim_enter_kernel(handle, &k);
   if (result != CUDA_SUCCESS)
     return result;
-  if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
-    return CUDA_ERROR_INVALID_VALUE;
-  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
-    return CUDA_SUCCESS; /* preferences, without effect here */
-  if (value < 0 || value + (int)k->static_shared_bytes > MOST_SHARED_BYTES)
-    return CUDA_ERROR_INVALID_VALUE;
-  gpusim_lock();
-  k->max_dynamic_shared_bytes = value;
+  /* the others are preferences, without effect here */
+  bool sets = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX ||
+      (sets && (value < 0 || value + (int)k->static_shared_bytes > MOST_SHARED_BYTES)))
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (sets)
+    k->max_dynamic_shared_bytes = value;
   gpusim_unlock();
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
@@ -422,27 +451,23 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
-  struct gpusim_kernel *k;
   (void)config;
-  return gpusim_kernel_of(function, &k);
+  return check_kernel(function);
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
-  struct gpusim_kernel *k;
   (void)config;
   CUresult result = gpusim_ready_device(device);
-  return result == CUDA_SUCCESS ? gpusim_kernel_of(kernel, &k) : result;
+  return result == CUDA_SUCCESS ? check_kernel(kernel) : result;
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
-  struct gpusim_kernel *k;
-  CUresult result = gpusim_kernel_of(function, &k);
+  CUresult result = check_kernel(function);
   if (result == CUDA_SUCCESS)
     *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return result;
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-  struct gpusim_kernel *k;
-  return gpusim_kernel_of(function, &k);
+  return check_kernel(function);
 }

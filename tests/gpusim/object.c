@@ -32,10 +32,7 @@ CUresult gpusim_enter(CUcontext *context) {
   *context = gpusim_current();
   if (*context == NULL)
     return CUDA_ERROR_INVALID_CONTEXT;
-  gpusim_lock();
-  bool alive = (*context)->alive;
-  gpusim_unlock();
-  if (!alive)
+  if (!(*context)->alive)
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return (CUresult)atomic_load_explicit(&(*context)->sticky, memory_order_acquire);
 }
@@ -71,18 +68,31 @@ static void revive(CUcontext context) {
   context->legacy->legacy = true;
 }
 
-/* Waits for the context's work, then frees its streams, memory and modules. Events outlive it as
- * empty handles. */
-static void bury(CUcontext context) {
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+
+/* With the driver's lock, which lets others in until it is had: the context is asked about after that. */
+static void hold_for_end(CUcontext context) {
   gpusim_driver_hold("the end of a context");
-  gpusim_drain_context(context);
+  while (context->ending)
+    pthread_cond_wait(&ended, &gpusim_mutex);
+}
+
+/* First nothing enters any more, also not a thread that passed the checks or waits for room in a queue:
+   what it submitted during the wait would run into freed kernels and memory, and its errors would
+   be the next context's. Then waits for the work, and frees streams, memory and modules. Events
+   outlive it as empty handles. */
+static void bury(CUcontext context) {
   context->alive = false;
+  context->ending = true;
+  gpusim_wake_all();
+  gpusim_drain_context(context);
   context->blocking_captures = 0;
   gpusim_streams_close(context);
   gpusim_modules_free(context);
   gpusim_free_context(context);
   collect_peers(context->device);
-  gpusim_driver_let_go();
+  context->ending = false;
+  pthread_cond_broadcast(&ended);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -90,6 +100,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   if (result != CUDA_SUCCESS || context == NULL)
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
   gpusim_lock();
+  while (primaries[device].ending)
+    pthread_cond_wait(&ended, &gpusim_mutex);
   if (!primaries[device].alive)
     revive(&primaries[device]);
   primaries[device].retained++;
@@ -103,10 +115,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_lock();
+  hold_for_end(&primaries[device]);
   if (primaries[device].retained == 0)
     result = CUDA_ERROR_INVALID_CONTEXT;
   else if (--primaries[device].retained == 0 && primaries[device].alive)
     bury(&primaries[device]);
+  gpusim_driver_let_go();
   gpusim_unlock();
   return result;
 }
@@ -121,11 +135,13 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   if (result != CUDA_SUCCESS)
     return result;
   gpusim_lock();
+  hold_for_end(&primaries[device]);
   if (primaries[device].alive) {
     bury(&primaries[device]);
     if (primaries[device].retained > 0)
       revive(&primaries[device]);
   }
+  gpusim_driver_let_go();
   gpusim_unlock();
   return CUDA_SUCCESS;
 }
@@ -201,10 +217,18 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   CUresult result = check_context(context);
   if (result != CUDA_SUCCESS || context->primary)
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
-  gpusim_handle_remove(context);
   gpusim_lock();
-  bury(context);
+  hold_for_end(context);
+  if (gpusim_handle_is(context, HANDLE_CONTEXT)) {
+    gpusim_handle_remove(context);
+    bury(context);
+  } else {
+    result = CUDA_ERROR_INVALID_CONTEXT; /* another thread destroyed it meanwhile */
+  }
+  gpusim_driver_let_go();
   gpusim_unlock();
+  if (result != CUDA_SUCCESS)
+    return result;
   struct gpusim_thread *thread = gpusim_this_thread();
   if (thread->depth > 0 && thread->stack[thread->depth - 1] == context)
     thread->depth--;
@@ -423,7 +447,9 @@ static CUresult set_peer(CUcontext peer, bool enable) {
     return CUDA_ERROR_INVALID_CONTEXT;
   uint32_t bit = UINT32_C(1) << peer->device;
   gpusim_lock();
-  if (((context->peers & bit) != 0) == enable)
+  if (!context->alive)
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  else if (((context->peers & bit) != 0) == enable)
     result = enable ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   else
     context->peers ^= bit;

@@ -17,6 +17,12 @@ bool gpusim_pool_allows(CUmemoryPool pool, int device) {
   return pool != NULL && (pool->access >> device & 1) != 0;
 }
 
+void gpusim_pool_taken(CUmemoryPool pool, size_t bytes) {
+  pool->used += bytes;
+  if (pool->used > pool->high)
+    pool->high = pool->used;
+}
+
 void gpusim_pool_returned(CUmemoryPool pool, size_t bytes) {
   pool->used -= bytes;
 }
@@ -210,11 +216,6 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
   result = gpusim_allocate(context, BLOCK_DEVICE, bytes, 0, pool, &address);
   if (result != CUDA_SUCCESS)
     return result;
-  gpusim_memory_lock();
-  pool->used += ((struct gpusim_block *)gpusim_table_find(&gpusim_blocks, address))->mapped_bytes;
-  if (pool->used > pool->high)
-    pool->high = pool->used;
-  gpusim_memory_unlock();
   *pointer = address;
   return CUDA_SUCCESS;
 }

@@ -348,7 +348,7 @@ static void wait_for_room(struct CUstream_st *stream) {
   if (full)
     gpusim_driver_hold("a submit to a full queue");
   while (stream->queue->occupied >= gpusim_settings.depth && !failed(stream->context) &&
-         !stream->stopping) {
+         stream->context->alive && !stream->stopping) {
     if (!blocked)
       gpusim_count(GPUSIM_COUNT_blocked_submits, 1);
     blocked = true;
@@ -390,6 +390,8 @@ CUresult gpusim_submit(struct CUstream_st *stream, const struct operation_kind *
   wait_for_room(stream);
   if (stream->stopping)
     result = CUDA_ERROR_INVALID_HANDLE; /* destroyed by another thread while we waited */
+  else if (!stream->context->alive)
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED; /* that, or it is ending */
   else if (failed(stream->context))
     result = (CUresult)stream->context->sticky;
   else if (!stream->started && !start_thread(stream))

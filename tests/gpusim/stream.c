@@ -103,7 +103,9 @@ static CUresult find_stream(CUstream handle, struct CUstream_st **stream) {
     return CUDA_SUCCESS;
   }
   *stream = handle;
-  return gpusim_handle_is(handle, HANDLE_STREAM) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (!gpusim_handle_is(handle, HANDLE_STREAM))
+    return CUDA_ERROR_INVALID_HANDLE;
+  return handle->context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult gpusim_enter_stream(CUstream handle, struct CUstream_st **stream) {
@@ -157,10 +159,14 @@ CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priori
     return CUDA_ERROR_INVALID_VALUE;
   gpusim_driver_settle(context, "stream creation");
   gpusim_lock();
-  *handle = gpusim_stream_open(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
-  gpusim_handle_add(*handle, HANDLE_STREAM, NULL);
+  if (context->alive) {
+    *handle = gpusim_stream_open(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    gpusim_handle_add(*handle, HANDLE_STREAM, NULL);
+  } else {
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   gpusim_unlock();
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult cuStreamCreate(CUstream *handle, unsigned flags) {
@@ -206,9 +212,11 @@ CUresult cuStreamSynchronize(CUstream handle) {
     result = gpusim_enter_wait(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
+  gpusim_stream_hold(stream); /* a full queue lets go of the lock */
   result = join_blocking_streams(stream);
   if (result == CUDA_SUCCESS)
     result = gpusim_drain(stream);
+  gpusim_stream_drop(stream);
   gpusim_unlock();
   return result;
 }
@@ -218,9 +226,11 @@ CUresult cuStreamQuery(CUstream handle) {
   CUresult result = gpusim_enter_wait(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
+  gpusim_stream_hold(stream);
   result = join_blocking_streams(stream);
   if (result == CUDA_SUCCESS && stream->completed < stream->submitted)
     result = CUDA_ERROR_NOT_READY;
+  gpusim_stream_drop(stream);
   gpusim_unlock();
   return result;
 }

@@ -135,7 +135,11 @@ static int reset_under_load(void) {
   stop = true;
   pthread_join(thread, NULL);
   MUST(cuMemGetInfo(&free_bytes, &total));
-  return last_answer == CUDA_ERROR_INVALID_HANDLE && free_bytes == total ? 0 : 1;
+  return (last_answer == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
+          last_answer == CUDA_ERROR_INVALID_HANDLE) &&
+                 free_bytes == total
+             ? 0
+             : 1;
 }
 
 /* ---- forks ---- */

@@ -2,7 +2,9 @@
 #include "memory_frames.h"
 #include "memory_support.h"
 #include "shim/drive.h"
+#include "shim/graphs.h"
 #include "tests/lib/tap.h"
+#include <pthread.h>
 
 enum { PIECES = 5 };
 static uintptr_t m, v;
@@ -26,6 +28,13 @@ static const char *begin(unsigned host, unsigned steps) {
   for (unsigned i = 0; i < steps; i++)
     CHECK(!step());
   return NULL;
+}
+
+/* As if nothing had been brought in before. */
+static bool rested(void) {
+  range_find(m)->drive_fetched = range_find(v)->drive_fetched = false;
+  range_find(m)->drive_rest_until = range_find(v)->drive_rest_until = 0;
+  return true;
 }
 
 static bool whole(void) {
@@ -133,6 +142,212 @@ static const char *little_room(void) {
   return NULL;
 }
 
+/* ---- what is no reason to stay ---- */
+
+static const char *host_reads_pass(void) {
+  static unsigned char bytes[PIECE], first[PIECE];
+  CUresult result;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(!driver.cuMemcpyDtoH_v2(first, m, sizeof first));
+  for (unsigned i = 0; i < 4; i++) {
+    memset(bytes, 0, sizeof bytes);
+    CHECK(touch_serve(bytes, m, sizeof bytes, NULL, true, &result) && !result);
+    CHECK(!memcmp(bytes, first, sizeof bytes) && !step());
+  }
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES && !report.totals.drive_faults);
+  CHECK(report.totals.drive_served_bytes >= sizeof bytes);
+  return NULL;
+}
+
+static const char *graphs_pass(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  const uint64_t unseen = touch_unseen_count();
+  graphs_made(GRAPHS_TEMPLATE(&v));
+  for (unsigned i = 0; i < 3; i++) /* of a graph that names m */
+    CHECK(!graphs_hold_address(GRAPHS_TEMPLATE(&v), m) && !touch_graph_launch(NULL) && !step());
+  CHECK(touch_unseen_count() == unseen + 3 && on_drives(m) + on_drives(v) == 0);
+  graphs_gone(GRAPHS_TEMPLATE(&v));
+  for (unsigned i = 0; i < 3; i++) /* of others */
+    CHECK(!touch_graph_launch(NULL) && !step());
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
+  touch_graphs_reach_all();
+  CHECK(!touch_graph_launch(NULL) && on_drives(m) + on_drives(v) == 0);
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!step() && !touch_graph_launch(NULL) && on_drives(m) + on_drives(v) == 0);
+  CHECK(whole());
+  return NULL;
+}
+
+/* Two lists of 64 tensors as PyTorch's releases before 2.12 lay them out. */
+static struct {
+  uint64_t addresses[2][64];
+  int64_t counts[64];
+  unsigned char block_tensor[320];
+  int block_chunk[320];
+  int start;
+} list;
+static CUresult list_size(CUfunction function, size_t i, size_t *offset, size_t *bytes) {
+  (void)function;
+  *offset = 0;
+  *bytes = sizeof list;
+  return i ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+static CUresult list_name(const char **name, CUfunction function) {
+  (void)function;
+  *name = "_ZN2at6native57_GLOBAL__N__0f0f0f0f_24_ForeachBinaryOpList_cu_0f0f0f0f25multi_tensor_"
+          "apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorIfLi2ELi1ELi1EEEJEEEvT_"
+          "T0_DpT1_";
+  return CUDA_SUCCESS;
+}
+static CUresult launch_list(void) {
+  void *parameters[] = {&list};
+  return state_foreign_launch((CUfunction)&list, 1, NULL, parameters, NULL);
+}
+
+static const char *stale_lists_pass(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  const uintptr_t parameter = filled(PIECE, 9);
+  driver.cuFuncGetParamInfo = list_size;
+  driver.cuFuncGetName = list_name;
+  list.addresses[0][0] = list.addresses[1][0] = parameter;
+  list.addresses[0][1] = m, list.addresses[1][1] = v; /* of an earlier launch */
+  list.counts[0] = list.counts[1] = 8;
+  list.block_tensor[1] = 1;
+  for (unsigned i = 0; i < 3; i++)
+    CHECK(!launch_list() && !step());
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
+  CHECK(!launch_list() && on_drives(m) == PIECES && !report.totals.drive_faults);
+  list.block_tensor[0] = 1; /* now it is named */
+  CHECK(!launch_list() && on_drives(m) == 0 && on_drives(v) == 0);
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!step() && !launch_list() && on_drives(m) + on_drives(v) == 0);
+  CHECK(whole());
+  return NULL;
+}
+
+/* ---- partners ---- */
+
+/* m lies at a piece's begin and v in the middle of one, so that pieces of both hold each other together; the halves that v leaves
+   are of two small tensors that share a piece. */
+static const char *partners_of_partners(void) {
+  enum { LONG = 3 };
+  config.nvme = "somewhere";
+  budget_bytes = 0;
+  const uintptr_t first = filled((size_t)LONG * PIECE, 1), second = filled((LONG + 1) * PIECE, 2),
+                  small = filled(PIECE, 3);
+  const size_t half = PIECE / 2;
+  const struct state_tensor tensors[] = {{{first, second + half}, (size_t)LONG * PIECE, 0},
+                                         {{small, second}, half, 0},
+                                         {{small + half, second + LONG * PIECE + half}, half, 0}};
+  CHECK(first && second && small);
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!step_names(tensors, 3, NULL));
+  CHECK(on_drives(first) == LONG && on_drives(second) == LONG + 1 && on_drives(small) == 1);
+  CHECK(!drive_fault_bytes(first, 1));
+  CHECK(on_drives(first) + on_drives(second) + on_drives(small) == 0);
+  CHECK(report.totals.drive_faults == 2 * LONG + 2);
+  CHECK(holds(first, (size_t)LONG * PIECE, 1) && holds(second, (LONG + 1) * PIECE, 2) &&
+        holds(small, PIECE, 3));
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!step_names(tensors, 3, NULL));
+  CHECK(on_drives(first) == LONG && on_drives(second) == LONG + 1);
+  failing(8, 1000); /* a piece takes four calls, and three must come: the third fails */
+  CHECK(drive_fault_bytes(first, 1) == CUDA_ERROR_OUT_OF_MEMORY && on_drives(second) == LONG);
+  failing(0, 0);
+  for (unsigned i = 0; i < 8; i++)
+    CHECK(!step_names(tensors, 3, NULL));
+  CHECK(on_drives(first) == LONG && on_drives(second) == LONG + 1);
+  failing(12, 1000); /* those that are only parted from partners by it fail */
+  CHECK(!drive_fault_bytes(first, 1));
+  failing(0, 0);
+  CHECK(on_drives(first) == LONG - 1 && on_drives(second) == LONG - 1 && on_drives(small) == 1);
+  return NULL;
+}
+
+/* ---- room ---- */
+
+static const char *beyond_the_budget(void) {
+  CUdeviceptr fillers[DEVICE_BYTES / PIECE];
+  unsigned count = 0;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
+  while (device_free() >= 2 * (size_t)PIECE)
+    CHECK(!driver.cuMemAlloc_v2(&fillers[count++], PIECE));
+  CHECK(count && !drive_fault_bytes(m, 1) && pieces_on_host(m) == 1 && pieces_on_host(v) == 1);
+  CHECK(reported("host memory beyond the budget") && on_drives(m) == PIECES - 1);
+  while (count)
+    CHECK(!driver.cuMemFree_v2(fillers[--count]));
+  CHECK(!drive_fault_all(NULL) && pieces_on_host(m) == 1 && whole());
+  return NULL;
+}
+
+static const char *no_stream(void) {
+  CUcontext context;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) == PIECES && !driver.cuCtxGetCurrent(&context));
+  enqueue_lock();
+  move_forget_context(context);
+  enqueue_unlock();
+  failing(0, 1000);
+  CHECK(drive_fault_bytes(m, 1) == CUDA_ERROR_UNKNOWN && on_drives(m) == PIECES);
+  CHECK(reported("no stream could be made for the copy") && !stopped);
+  failing(0, 0);
+  CHECK(!drive_fault_all(NULL) && on_drives(m) == 0 && whole());
+  return NULL;
+}
+
+static size_t evict(size_t bytes) {
+  enqueue_lock();
+  const size_t freed = state_evict(bytes);
+  enqueue_unlock();
+  return freed;
+}
+
+static const char *evicted(void) {
+  drive_units = 0;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) == 0);
+  drive_units = 1024;
+  CHECK(!state_foreign_access(m, 1, NULL, false) && evict(4 * (size_t)PIECE) == 0); /* in use */
+  drive_units = 0;
+  CHECK(!step() && !step() && on_drives(m) == 0);
+  drive_units = 1024;
+  touch_unseen();
+  CHECK(evict(4 * (size_t)PIECE) == 0);
+  drive_units = 0;
+  CHECK(!step() && !step() && on_drives(m) == 0);
+  drive_units = 1024;
+  CHECK(evict(4 * (size_t)PIECE) == 4 * (size_t)PIECE && on_drives(m) == 2 && on_drives(v) == 2);
+  CHECK(!drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
+/* Rare ones aren't counted together: as long as they are apart, the rest is as short as the first. */
+static const char *rests_briefly(void) {
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned time = 0; time < 5; time++) {
+    CHECK(on_drives(m) == PIECES && !drive_fault_all(NULL) && on_drives(m) == 0);
+    for (unsigned steps = 0; steps < 20; steps++)
+      CHECK(!step());
+  }
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES && range_find(m)->drive_rest == 1);
+  return NULL;
+}
+
 static const char *rests(void) {
   unsigned before = 0;
   const char *wrong_begin = begin(0, 4);
@@ -150,6 +365,135 @@ static const char *rests(void) {
   return NULL;
 }
 
+/* ---- hooks and moves at the same time ---- */
+
+/* What another thread does while a move is under way, behind its first copy or before its first unmapping. */
+static void (*at_copy)(void), (*at_unmap)(void);
+static void call(void (**what)(void)) {
+  void (*now)(void) = *what;
+  *what = NULL;
+  if (now)
+    now();
+}
+static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  CUresult result = whole_driver()->cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
+  if (!result)
+    result = whole_driver()->cuStreamSynchronize(stream);
+  call(&at_copy);
+  return result;
+}
+static CUresult unmap(CUdeviceptr at, size_t bytes) {
+  call(&at_unmap);
+  return whole_driver()->cuMemUnmap(at, bytes);
+}
+
+/* Copied out, and not yet exchanged. */
+static void write_named(void) {
+  (void)state_foreign_access(m, PIECE, NULL, true);
+  fill(m, PIECE, 7);
+}
+static void write_unseen(void) {
+  touch_unseen();
+  fill(m, PIECE, 8);
+}
+static const char *touched_under_a_move(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  driver.cuMemcpyDtoHAsync_v2 = copy_out;
+  at_copy = write_named;
+  CHECK(!step() && !at_copy && on_drives(m) == 0 && holds(m, PIECE, 7));
+  fill(m, PIECE, 1);
+  CHECK(!step() && !step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && rested());
+  CHECK(!step());
+  at_copy = write_unseen;
+  CHECK(!step() && !at_copy && on_drives(m) + on_drives(v) == 0 && holds(m, PIECE, 8));
+  return NULL;
+}
+
+/* The other thread: a hook, and the call behind it. */
+struct accessor {
+  pthread_t thread;
+  CUcontext context;
+  CUresult result;
+  _Atomic bool done;
+  unsigned spin, seed;
+};
+static struct accessor accessor;
+
+static void spin(unsigned turns) {
+  for (volatile unsigned i = 0; i < turns; i++)
+    ;
+}
+
+static void *access_once(void *unused) {
+  (void)unused;
+  accessor.result = whole_driver()->cuCtxSetCurrent(accessor.context);
+  spin(accessor.spin);
+  if (!accessor.result)
+    accessor.result = state_foreign_access(m + PIECE, PIECE, NULL, true);
+  if (!accessor.result)
+    fill(m + PIECE, PIECE, accessor.seed);
+  accessor.done = true;
+  return NULL;
+}
+
+static bool start_accessor(unsigned turns, unsigned seed) {
+  accessor.spin = turns;
+  accessor.seed = seed;
+  accessor.done = false;
+  return !driver.cuCtxGetCurrent(&accessor.context) &&
+         !pthread_create(&accessor.thread, NULL, access_once, NULL);
+}
+
+/* Goes on when the other thread's hook has counted, and read where the piece is. */
+static bool in_window;
+static void access_in_window(void) {
+  const uint64_t touches = range_find(m)->touches;
+  in_window = start_accessor(0, 9);
+  while (range_find(m)->touches == touches && !accessor.done)
+    spin(100);
+  usleep(20000);
+}
+
+static const char *touched_while_unmapped(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  driver.cuMemUnmap = unmap;
+  CHECK(!step() && on_drives(m) == PIECES && !drive_fault_all(NULL) && rested() && !step());
+  at_unmap = access_in_window;
+  CHECK(!step() && in_window && !pthread_join(accessor.thread, NULL));
+  CHECK(!accessor.result && range_find(m)->pieces[1].tier == PIECE_DEVICE);
+  CHECK(holds(m + PIECE, PIECE, 9) && !drive_fault_all(NULL) && holds(m, PIECE, 1));
+  return NULL;
+}
+
+/* Whatever the moment, the call finds its memory, and what it wrote is there. */
+static const char *touched_at_any_moment(void) {
+  unsigned sent = 0, stayed = 0, random = 12345;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned i = 0; i < 150; i++) {
+    for (unsigned k = 0; k < 4 && on_drives(m) < PIECES; k++)
+      CHECK(!step());
+    CHECK(on_drives(m) == PIECES && !drive_fault_all(NULL) && rested());
+    CHECK(!step() && on_drives(m) == 0);
+    random = random * 1103515245 + 12345;
+    CHECK(start_accessor((random >> 8 & 0x7ffff) << i % 2, i));
+    random = random * 1103515245 + 12345;
+    spin(random >> 16 & 0x7fff);
+    CHECK(!step() && !pthread_join(accessor.thread, NULL) && rested());
+    CHECK(!accessor.result && range_find(m)->pieces[1].tier == PIECE_DEVICE);
+    CHECK(holds(m + PIECE, PIECE, i));
+    sent += on_drives(m) != 0;
+    stayed += on_drives(m) == 0;
+  }
+  printf("# of %u moves %u were given up\n", sent + stayed, stayed);
+  return sent ? NULL : "the accesses were always first";
+}
+
 int main(void) {
   TEST_CASE("state goes to drives and comes back with its partners and every byte", "",
             goes_and_returns);
@@ -161,7 +505,26 @@ int main(void) {
   TEST_CASE("a synchronous copy is served from the drive, where the state stays", "", served);
   TEST_CASE("freed state gives its room on drives back", "", freed);
   TEST_CASE("drives with little room take whole pairs", "", little_room);
+  TEST_CASE("state that is copied to the host at every step goes to drives all the same", "",
+            host_reads_pass);
+  TEST_CASE("a graph's launches keep what the graph holds off drives, and nothing else", "",
+            graphs_pass);
+  TEST_CASE("addresses in a list that no block names don't keep state off drives", "",
+            stale_lists_pass);
+  TEST_CASE("a fault-in follows partners through shared pieces, as far as there is memory", "",
+            partners_of_partners);
+  TEST_CASE("what is brought in goes to host memory beyond the budget when the device is full", "",
+            beyond_the_budget);
+  TEST_CASE("a fault-in without a stream is refused with a sentence, and state stays whole", "",
+            no_stream);
+  TEST_CASE("memory that is short moves state to drives, if nothing but the step uses it", "",
+            evicted);
+  TEST_CASE("a touch while a piece is copied to a drive keeps it where it is", "",
+            touched_under_a_move);
+  TEST_CASE("an access while a piece is unmapped brings it in", "", touched_while_unmapped);
+  TEST_CASE("an access at any moment of a move finds its memory", "", touched_at_any_moment);
   TEST_CASE("what is brought in again and again stays off drives twice as long each time", "",
             rests);
+  TEST_CASE("what is brought in now and then soon goes to drives again", "", rests_briefly);
   return tap_done();
 }
