@@ -41,6 +41,38 @@ static const char *chain(void) {
   return NULL;
 }
 
+/* A piece whose frame has another tenant next goes to a second frame, by way of the drive. */
+static const char *moves_on(void) {
+  enum { TICKETS = 40 };
+  uint32_t units[UNITS];
+  void *at, *others[TICKETS], *again;
+  struct ticket *behind[TICKETS];
+  CHECK(begin(FRAMES) && far(units));
+  struct ticket *ticket = have(units[0], &at);
+  CHECK(ticket);
+  for (unsigned i = 0; i < TICKETS; i++)
+    CHECK((behind[i] = ask(TICKET_STEP, &units[i + 1], 1, &others[i])));
+  struct ticket *same = ask(TICKET_STEP, &units[0], 1, &again);
+  CHECK(same && again != at);
+  for (unsigned i = 0; i < TICKETS; i++)
+    if (others[i] != at) {
+      CHECK(ticket_wait(behind[i], soon_ns, NULL) == TICKET_READY);
+      ticket_release(behind[i], false);
+    }
+  CHECK(ticket_wait(same, 20000000, NULL) == TICKET_WAITING && fake.unit_reads[units[0]] == 1);
+  mark(at, units[0], 2);
+  ticket_release(ticket, true);
+  for (unsigned i = 0; i < TICKETS; i++)
+    if (others[i] == at) {
+      CHECK(ticket_wait(behind[i], soon_ns, NULL) == TICKET_READY);
+      ticket_release(behind[i], false);
+    }
+  CHECK(ticket_wait(same, soon_ns, NULL) == TICKET_READY && marked(again, units[0], 2));
+  ticket_release(same, false);
+  CHECK(quiet() && fake.unit_reads[units[0]] == 2 && !fake.broken);
+  return NULL;
+}
+
 static const char *still_there(void) {
   uint32_t unit;
   void *at, *again;
@@ -341,6 +373,9 @@ int main(void) {
   TEST_CASE(
       "tenants of a frame follow each other, and addresses are known before the bytes are there",
       "", chain);
+  TEST_CASE(
+      "a piece that goes on to another frame is read there when it was written from the first", "",
+      moves_on);
   TEST_CASE("a piece still in its frame is not read, and written once for all who wrote", "",
             still_there);
   TEST_CASE("a ticket alone waits for those before, and those after wait for it", "", alone);
