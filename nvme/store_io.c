@@ -70,7 +70,7 @@ static void end_write(struct store *store, struct store_request *request) {
   }
   if (!atomic_exchange_explicit(&part->directory->told, true, memory_order_relaxed))
     snprintf(request->why, sizeof request->why,
-             "OFFLOAD_NVME: write at byte %llu of the file in %.80s: %s; the values are kept in "
+             "OFFLOAD_NVME: write at byte %llu of the file in %.72s: %s; the values are kept in "
              "host memory",
              (unsigned long long)part->engine.failed_at, part->directory->path,
              strerror(part->engine.error));
@@ -82,12 +82,12 @@ static void end_read(struct store *store, struct store_request *request) {
   const struct store_part *part = first_failed(store, request);
   if (part && part->wrong)
     snprintf(request->why, sizeof request->why,
-             "OFFLOAD_NVME: read of %zu bytes at byte %llu of the file in %.80s: they are not what "
+             "OFFLOAD_NVME: read of %zu bytes at byte %llu of the file in %.72s: they are not what "
              "was written",
              part->engine.bytes, (unsigned long long)part->engine.offset, part->directory->path);
   else if (part)
     snprintf(request->why, sizeof request->why,
-             "OFFLOAD_NVME: read at byte %llu of the file in %.80s: %s",
+             "OFFLOAD_NVME: read at byte %llu of the file in %.72s: %s",
              (unsigned long long)part->engine.failed_at, part->directory->path,
              strerror(part->engine.error));
   free(request->parts);

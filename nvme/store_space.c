@@ -179,7 +179,13 @@ static bool make_room(struct store *store, uint8_t *places, char *why, size_t wh
     store->directories[i].refused_free_bytes =
         drive_file_free_bytes(store->directories[i].file.file);
   }
-  if (last)
+  unsigned lost = 0;
+  for (unsigned i = 0; i < store->count; i++)
+    lost += failed(&store->directories[i]);
+  if (lost == store->count)
+    snprintf(why, why_bytes, "OFFLOAD_NVME: the drives of all %u directories failed; name others",
+             lost);
+  else if (last)
     snprintf(why, why_bytes, "OFFLOAD_NVME: no more space in %.100s: %s; free some, or name more",
              where, strerror(last));
   else if (!within_limit(store))
@@ -187,8 +193,9 @@ static bool make_room(struct store *store, uint8_t *places, char *why, size_t wh
              (unsigned long long)store->config.limit_bytes);
   else
     snprintf(why, why_bytes,
-             "OFFLOAD_NVME: this process's share of the directories' free space is used, or their "
-             "drives failed; name more");
+             "OFFLOAD_NVME: this process's share of the free space of %u directories is used; free "
+             "some, or name more",
+             store->count - lost);
   return false;
 }
 

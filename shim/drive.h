@@ -31,8 +31,9 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
 CUresult drive_bring(const struct move_item *items, size_t count);
 /* A piece on a drive whose range goes. Under the enqueue lock, or for a range that nobody knows any more. */
 void drive_forget_piece(struct range *, uint32_t piece);
-/* A context and what was left of moves in it are gone. Under the enqueue lock. */
-void drive_forget_context(CUcontext context);
+/* A context is going, or is `gone`: lets go of what late moves left in frames, if their copies are over. Before
+   frames_forget_context, under the enqueue lock. */
+void drive_forget_context(CUcontext context, bool gone);
 
 /* A context's step begins: bytes of the last one, endurance, the wear limit, pieces kept because a drive failed. */
 void drive_step(CUcontext context);

@@ -241,10 +241,16 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
   return CUDA_SUCCESS;
 }
 
-void drive_forget_context(CUcontext context) {
-  for (size_t i = 0; i < CONTEXTS; i++)
-    if (left[i].context == context)
-      left[i].context = NULL; /* frames_forget_context drops their tickets */
+void drive_forget_context(CUcontext context, bool gone) {
+  struct frames *frames = frames_find(context);
+  if (frames && !gone)
+    (void)clean_up(context, frames);
+  for (size_t i = 0; gone && i < CONTEXTS; i++)
+    if (left[i].context == context) {
+      if (frames) /* else it kept its memory, since these were open */
+        undo(frames, &left[i].batch);
+      left[i].context = NULL;
+    }
 }
 
 /* ---- in ---- */

@@ -1,6 +1,5 @@
 /* Memory of frames: see frames_memory.h. Pages come to be when the driver pins them, so a size that the system can't give is refused there
    or where it is mapped, and both are answered by trying half. */
-#define _GNU_SOURCE
 #include "frames_memory.h"
 #include "../nvme/engine.h"
 #include "driver.h"

@@ -253,8 +253,8 @@ end:
 void range_forget_context(CUcontext context) {
   size_t count;
   CUstreamCaptureMode mode = quiet_begin();
+  drive_forget_context(context, true);
   frames_forget_context(context, true); /* whatever still names a unit lets go of it */
-  drive_forget_context(context);
   struct range **list = range_list(&count);
   for (size_t i = 0; i < count; i++) {
     if (list[i]->context != context)

@@ -6,6 +6,7 @@
 #include "step.h"
 #include "cancel.h"
 #include "companion.h"
+#include "drive.h"
 #include "early.h"
 #include "foreign.h"
 #include "frames.h"
@@ -536,6 +537,7 @@ void step_context_may_end(CUcontext context) {
 }
 
 void step_forget_context(CUcontext context, bool gone) {
+  drive_forget_context(context, gone);
   if (!gone)
     settle_frames(context, ring_find(context));
   ring_forget(context, gone);

@@ -106,7 +106,8 @@ void drive_forget_piece(struct range *range, uint32_t piece) {
   (void)piece;
   range_count_drive(range, false);
 }
-void drive_forget_context(CUcontext context) {
+void drive_forget_context(CUcontext context, bool gone) {
+  (void)gone;
   (void)context;
 }
 void drive_step(CUcontext context) {
