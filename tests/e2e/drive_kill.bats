@@ -59,7 +59,7 @@ sectors() {
   awk '{ print $3, $7 }' "/sys/block/${device##*/}/stat"
 }
 
-# measure_start MODE: the microseconds after which a job's files hold space, in START_US; random moments are taken from four times
+# measure_start MODE: the microseconds after which a job's files hold space, in START_US; random moments are taken from three times
 # that, so that some come before the files and most while state goes to and fro.
 measure_start() {
   local since
@@ -112,7 +112,7 @@ kill_often() {
   HELD=0
   echo "seed $seed, files after $START_US us"
   for ((i = 0; i < count; i++)); do
-    random $((4 * START_US))
+    random $((3 * START_US))
     moment=$REPLY
     if [ -n "${FORKER-}" ]; then
       random $((moment + 1))
@@ -161,9 +161,10 @@ children_live() {
 
 @test "children that live on after the job was killed hold no space on its drive" {
   SEEN=0
-  FORKER=$PROGRAMS/libforker.so AFTER_KILL=children_live kill_often $(((KILLS + 1) / 2)) stream cpu
-  echo "$HELD of $KILLS held space, $SEEN children lived"
-  [ "$HELD" -ge $((KILLS / 8)) ] && [ "$SEEN" -ge $((KILLS / 4)) ]
+  local count=$(((KILLS + 1) / 2))
+  FORKER=$PROGRAMS/libforker.so AFTER_KILL=children_live kill_often "$count" stream cpu
+  echo "$HELD of $count held space, $SEEN children lived"
+  [ "$HELD" -ge $((count / 4)) ] && [ "$SEEN" -ge $((count / 2)) ]
 }
 
 # flat NAME MORE: this number of the program's second look is at most MORE above the first one.
