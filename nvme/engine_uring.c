@@ -275,8 +275,12 @@ static void *ring_main(void *argument) {
   if (!good)
     return NULL;
   serve(engine, ring);
-  if (!ring->broken)
+  if (!ring->broken) {
+    /* The kernel takes a ring apart some time after it is closed; the file's space is to be free when the engine is closed. */
+    if (ring->fixed_file)
+      io_uring_unregister_files(&ring->ring);
     io_uring_queue_exit(&ring->ring);
+  }
   return NULL;
 }
 

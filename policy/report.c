@@ -24,8 +24,6 @@ enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096, P
 
 struct report report;
 
-static bool (*_Atomic tell_drives)(struct report_drives *);
-
 static struct {
   _Atomic bool may_print; /* report_configure was called: cuInit has succeeded */
   _Atomic int log;        /* enum config_log */
@@ -72,17 +70,13 @@ void report_configure(const struct config *config) {
 
 void report_reset(void) {
   memset(&report, 0, sizeof report);
-  atomic_store_explicit(&tell_drives, NULL, memory_order_relaxed);
+  report_drives_forget();
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
   atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
   /* A forked child may have inherited them locked by a thread that it doesn't have. */
   state.reasons = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   state.rows = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
-
-void report_drives_from(bool (*tell)(struct report_drives *)) {
-  atomic_store_explicit(&tell_drives, tell, memory_order_release);
 }
 
 /* Adds to a number that also goes down, and to the most that it ever was. */
@@ -470,7 +464,7 @@ int report_json(int fd, const struct config *config) {
 #undef COUNTER
   json_end(json, '}');
   write_functions(json);
-  report_drives_json(json, atomic_load_explicit(&tell_drives, memory_order_acquire));
+  report_drives_json(json);
   json_begin(json, "reasons", '[');
   const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);
   for (unsigned i = 0; i < reasons; i++)

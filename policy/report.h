@@ -44,7 +44,7 @@ struct report {
 };
 extern struct report report; /* the process's one report */
 
-/* What the drive tier is and costs, told by whoever has it (report_drives_from). */
+/* What the drive tier is and costs, told by whoever has it (report_drives). */
 struct report_drive {
   const char *path; /* as it was given */
   bool failed;
@@ -64,8 +64,8 @@ struct report_drives {
   unsigned count, failed;
   struct report_drive drives[REPORT_DRIVES];
 };
-/* The function that fills it in whenever the report is written, on any thread; false: there are no drives. */
-void report_drives_from(bool (*tell)(struct report_drives *));
+/* Keeps a copy for the next time that the report is written; what it points at must stay. */
+void report_drives(const struct report_drives *);
 
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
 #define report_add(counter, n)                                                                     \

@@ -1,6 +1,22 @@
-/* See report_drives.h. What isn't known is null. Stacks may be small, so what is told is kept on the heap. */
+/* See report_drives.h. What isn't known is null. What was told last is kept under a lock; stacks may be small, so it is copied to the
+   heap for writing. */
 #include "report_drives.h"
+#include <pthread.h>
 #include <stdlib.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct report_drives told; /* no drives: nobody has */
+
+void report_drives(const struct report_drives *drives) {
+  pthread_mutex_lock(&lock);
+  told = *drives;
+  pthread_mutex_unlock(&lock);
+}
+
+void report_drives_forget(void) {
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  told.count = 0;
+}
 
 static void number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
   if (known)
@@ -34,9 +50,14 @@ static void write_drive(struct json *json, const struct report_drive *drive, boo
   json_end(json, '}');
 }
 
-void report_drives_json(struct json *json, bool (*tell)(struct report_drives *)) {
-  struct report_drives *drives = tell ? calloc(1, sizeof *drives) : NULL;
-  if (!drives || !tell(drives)) {
+void report_drives_json(struct json *json) {
+  struct report_drives *drives = malloc(sizeof *drives);
+  if (drives) {
+    pthread_mutex_lock(&lock);
+    *drives = told;
+    pthread_mutex_unlock(&lock);
+  }
+  if (!drives || !drives->count) {
     json_string(json, "drives", NULL);
     free(drives);
     return;

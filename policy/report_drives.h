@@ -4,6 +4,8 @@
 #include "json.h"
 #include "report.h"
 
-/* Writes it, or null: `tell` is NULL, or says that there are none. */
-void report_drives_json(struct json *, bool (*tell)(struct report_drives *));
+/* Writes it; null when nobody has told of drives. */
+void report_drives_json(struct json *);
+/* Nobody has; in a forked child the lock may have been taken by a thread that it doesn't have. */
+void report_drives_forget(void);
 #endif

@@ -13,6 +13,7 @@
 #include "elf.h"
 #include "frames.h"
 #include "step.h"
+#include "wear.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -70,6 +71,7 @@ static void at_exit(void) {
     return;
   (void)stop();
   step_finish();
+  wear_report();
   report_finish(&settings);
 }
 
@@ -78,6 +80,7 @@ __attribute__((visibility("default"))) int offload_report(const char *path) {
     return EINVAL;
   if (!process_started_here())
     return ENODATA;
+  wear_report();
   return report_write(&settings, path);
 }
 

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <time.h>
 
 _Static_assert(REPORT_DRIVES >= (int)STORE_DIRECTORIES_MOST,
@@ -64,32 +64,36 @@ static struct drive_health health_of(unsigned i, uint64_t device) {
 
 /* ---- the report ---- */
 
-static void tell_life(struct report_drive *drive, uint64_t step_ns) {
+/* Under the lock. When the report is written for good the last step that was counted is over. */
+static void tell_drive(struct store *store, unsigned i, struct report_drives *drives) {
+  struct report_drive *drive = &drives->drives[i];
   double steps, days;
+  drive->failed = store_directory_failed(store, i);
+  drive->written_bytes = store_directory_written(store, i);
+  drive->health = wear.answers[i].health;
+  if (!drives->steps)
+    return;
+  drive->bytes_per_step = (drive->written_bytes - wear.from_bytes[i]) / drives->steps;
+  drives->bytes_per_step += drive->bytes_per_step;
   drive->life_known = drive_life(&drive->health, drive->bytes_per_step,
-                                 (double)step_ns / (double)second_ns, &steps, &days);
+                                 (double)drives->step_ns / (double)second_ns, &steps, &days);
   if (drive->life_known) {
     drive->steps_left = (uint64_t)steps;
     drive->days_left = (uint64_t)days;
   }
 }
 
-/* Steps whose bytes and time were counted: the last one is over when the report is written. */
-static uint64_t counted_steps(void) {
-  return wear.steps > STEPS_UNCOUNTED ? wear.steps - STEPS_UNCOUNTED : 0;
-}
-
-static bool tell(struct report_drives *drives) {
-  uint64_t from_bytes[STORE_DIRECTORIES_MOST], device;
+/* What the report says of drives, from now on; drives are asked only when `ask`, else their last answers count. */
+static void tell(bool ask) {
+  struct report_drives *drives = calloc(1, sizeof *drives);
+  uint64_t device;
   pthread_mutex_lock(&lock);
   struct store *store = wear.store;
-  memcpy(from_bytes, wear.from_bytes, sizeof from_bytes);
-  drives->steps = counted_steps();
-  drives->step_ns = wear.step_ns;
-  drives->wear_limit_reached = wear.reached;
   pthread_mutex_unlock(&lock);
-  if (!store)
-    return false;
+  if (!drives || !store) {
+    free(drives);
+    return;
+  }
   const struct store_stats stats = store_stats(store);
   drives->rung = engine_rung_name(stats.rung);
   drives->block_bytes = stats.block_bytes;
@@ -100,20 +104,24 @@ static bool tell(struct report_drives *drives) {
   drives->kept_bytes = stats.kept_bytes;
   drives->checksum_ns = stats.checksum_ns;
   drives->failed = stats.failed_directories;
-  for (const char *path; (path = store_directory(store, drives->count, &device));) {
-    struct report_drive *drive = &drives->drives[drives->count];
-    drive->path = path;
-    drive->failed = store_directory_failed(store, drives->count);
-    drive->written_bytes = store_directory_written(store, drives->count);
-    drive->health = health_of(drives->count, device);
-    if (drives->steps) {
-      drive->bytes_per_step = (drive->written_bytes - from_bytes[drives->count]) / drives->steps;
-      drives->bytes_per_step += drive->bytes_per_step;
-      tell_life(drive, drives->step_ns);
-    }
-    drives->count++;
+  for (const char *path; (path = store_directory(store, drives->count, &device)); drives->count++) {
+    if (ask)
+      (void)health_of(drives->count, device);
+    drives->drives[drives->count].path = path;
   }
-  return true;
+  pthread_mutex_lock(&lock);
+  drives->steps = wear.steps > STEPS_UNCOUNTED ? wear.steps - STEPS_UNCOUNTED : 0;
+  drives->step_ns = wear.step_ns;
+  drives->wear_limit_reached = wear.reached;
+  for (unsigned i = 0; i < drives->count; i++)
+    tell_drive(store, i, drives);
+  pthread_mutex_unlock(&lock);
+  report_drives(drives);
+  free(drives);
+}
+
+void wear_report(void) {
+  tell(true);
 }
 
 static void know(struct store *store) {
@@ -122,7 +130,7 @@ static void know(struct store *store) {
   pthread_mutex_lock(&lock);
   wear.store = store;
   pthread_mutex_unlock(&lock);
-  report_drives_from(tell);
+  tell(false);
 }
 
 /* ---- the limit ---- */
@@ -131,6 +139,7 @@ static void reach(void) {
   pthread_mutex_lock(&lock);
   wear.reached = true;
   pthread_mutex_unlock(&lock);
+  tell(false);
 }
 
 static bool percent_ended(struct store *store, const struct wear_limit *limit) {
@@ -240,6 +249,7 @@ void wear_step(struct store *store, CUcontext context) {
   const bool warning = steps >= STEPS_BEFORE_WARNING && !wear.told;
   wear.told |= warning;
   pthread_mutex_unlock(&lock);
+  tell(false);
   if (warning && !process_config()->nvme_wear_limit.set)
     warn_of_consumer_drives(store, steps - STEPS_UNCOUNTED - 1);
 }

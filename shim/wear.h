@@ -1,5 +1,5 @@
 /* What the drive tier costs its drives: the wear limit, the warning about a consumer drive, and what the report says of drives. Called
-   by drive.c under the enqueue lock; the report asks on its own, on any thread. */
+   by drive.c under the enqueue lock, and before reports are written. */
 #ifndef OFFLOAD_WEAR_H
 #define OFFLOAD_WEAR_H
 #include "../nvme/store.h"
@@ -11,4 +11,8 @@ bool wear_ended(struct store *);
 
 /* A context's step begins, with state on drives. Of several contexts the steps of the first count. */
 void wear_step(struct store *, CUcontext);
+
+/* Tells the report what drives are and cost by now, and asks them. Any thread, not under a lock. Without it the report has what was so
+   when the last step began. */
+void wear_report(void);
 #endif

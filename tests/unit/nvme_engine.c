@@ -299,6 +299,24 @@ static void forks(enum engine_rung rung, const char *name) {
   tap_ok(descriptors() == before, "%s: closing leaves no descriptor", name);
 }
 
+/* A pipe tells when the last of its writing ends is gone. */
+static void lets_go(enum engine_rung rung, const char *name) {
+  int ends_of[2];
+  char byte;
+  if (pipe2(ends_of, O_CLOEXEC | O_NONBLOCK))
+    exit(1);
+  const int before = file;
+  file = ends_of[1];
+  struct engine *engine = start(rung, NULL);
+  file = before;
+  const bool held = engine && read(ends_of[0], &byte, 1) < 0 && errno == EAGAIN;
+  engine_close(engine);
+  close(ends_of[1]);
+  tap_ok(held && read(ends_of[0], &byte, 1) == 0,
+         "%s: an engine that is closed has let go of its file", name);
+  close(ends_of[0]);
+}
+
 static void ladder(void) {
   char why[200] = "";
   struct engine_config config = {.file = file, .depth = 4, .block_bytes = BLOCK};
@@ -393,6 +411,7 @@ int main(int count, char **words) {
     ends(rung, name);
     closes(rung, name);
     forks(rung, name);
+    lets_go(rung, name);
   }
   ladder();
   climbs_down();

@@ -74,6 +74,7 @@ static bool said(const char *text) {
 static const char *told(void) {
   static char text[32768];
   char command[256];
+  wear_report();
   if (report_write(&config, path))
     return "";
   snprintf(command, sizeof command, "python3 tests/lib/validate.py policy/report.schema.json %s",
