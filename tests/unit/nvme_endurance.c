@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 static const uint64_t tera = 1000000000000;
-extern char **environ;
 
 static struct drive_health recorded(unsigned device_major, unsigned device_minor) {
   return drive_health(makedev(device_major, device_minor), "tests/data/drives");
