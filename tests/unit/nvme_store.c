@@ -349,6 +349,5 @@ int main(void) {
   refusals();
   not_permitted();
   rungs();
-  remove_directories();
   return tap_done();
 }

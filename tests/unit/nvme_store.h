@@ -26,7 +26,12 @@ __attribute__((unused)) static const char *first(unsigned count) {
   return all_directories;
 }
 
-/* False when the build's folder can't hold a drive's files. */
+static void remove_directories(void) {
+  for (unsigned i = 0; i < DIRECTORIES; i++)
+    rmdir(directories[i]);
+}
+
+/* They go when the program ends. False when the build's folder can't hold a drive's files. */
 static bool make_directories(const char *name, size_t bytes) {
   char here[2048];
   struct statfs system;
@@ -43,14 +48,10 @@ static bool make_directories(const char *name, size_t bytes) {
       exit(1);
     }
   }
+  atexit(remove_directories);
   slab_bytes = bytes;
   slab = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return slab != MAP_FAILED;
-}
-
-__attribute__((unused)) static void remove_directories(void) {
-  for (unsigned i = 0; i < DIRECTORIES; i++)
-    rmdir(directories[i]);
 }
 
 static void fill(unsigned char *bytes, size_t count, uint64_t seed) {

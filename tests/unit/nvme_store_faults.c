@@ -327,6 +327,5 @@ int main(void) {
   overwritten();
   no_space();
   slow();
-  remove_directories();
   return tap_done();
 }

@@ -151,6 +151,36 @@ static const char *child(void) {
   return NULL;
 }
 
+static void *open_slowly(void *unused) {
+  (void)whole_driver()->cuCtxPushCurrent_v2(context);
+  return begin(FRAMES) ? unused : &frames;
+}
+
+/* The child of a thread that forks while another opens the store must know of its descriptors. */
+static const char *child_of_opening(void) {
+  pthread_t opener;
+  void *failed;
+  (void)driver.cuCtxGetCurrent(&context);
+  fake.slow_open = true;
+  CHECK(!pthread_create(&opener, NULL, open_slowly, NULL));
+  while (!fake.opening)
+    nap_ms(1);
+  CHECK(!frames_store());
+  frames_before_fork();
+  const pid_t pid = fork();
+  if (!pid) {
+    frames_forked();
+    frames_before_fork(); /* as its own fork does */
+    frames_after_fork();
+    _exit(fake.forked == 1 ? 0 : 1);
+  }
+  frames_after_fork();
+  int status = -1;
+  CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+  CHECK(!pthread_join(opener, &failed) && !failed);
+  return NULL;
+}
+
 /* ---- making ---- */
 
 static size_t pin_most, pinned, pin_calls;
@@ -244,6 +274,8 @@ int main(void) {
             context_goes);
   TEST_CASE("frames that fail end every wait and begin no read", "", failed_set);
   TEST_CASE("a child has neither frames nor the drives' files, and closes these once", "", child);
+  TEST_CASE("a child that is made while the drives' files are opened closes them, too", "",
+            child_of_opening);
   TEST_CASE("fewer frames are made where the driver pins less", "", less_memory);
   TEST_CASE("a driver that registers 16 MiB at once is asked in parts", "GPUSIM_ODD=register_limit",
             in_parts);
