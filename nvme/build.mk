@@ -58,7 +58,11 @@ $(NVME_ENDURANCE_TEST): tests/unit/nvme_endurance.c tests/lib/tap.h $(NVME_OBJS)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -lm -o $@
 UNIT_TESTS += $(NVME_ENDURANCE_TEST)
 
-## bench-nvme: the engine against fio on the same file, block, depth and mix (build/bench_nvme.json); NVME_DIRECTORY= says where
+## bench-nvme: the engine beside fio, and a step of state on drives beside fio's and the CPU's time (build/bench_nvme.json); NVME_DIRECTORY= says where, NVME_STEP_BYTES= how much state
+BENCH_NVME = $(PYTHON) nvme/bench_nvme.py --build $(B) $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY)) \
+  $(if $(NVME_STEP_BYTES),--step-bytes $(NVME_STEP_BYTES))
 .PHONY: bench-nvme
-bench-nvme: $(B)/nvme-bench $(B)/nvme-store-bench
-	$(PYTHON) nvme/bench_nvme.py --build $(B) --out $(B)/bench_nvme.json $(if $(NVME_DIRECTORY),--directory $(NVME_DIRECTORY))
+bench-nvme: $(B)/nvme-bench $(B)/drive-bench $(B)/nvme-store-bench $(B)/liboffload-adam.so
+	$(BENCH_NVME) --out $(B)/bench_nvme.json
+# Its short form is a part of `make bench`, under "nvme".
+BENCH_COMMANDS += "$(BENCH_NVME) --short"

@@ -14,6 +14,7 @@
    One of the two sees the other. */
 #ifndef OFFLOAD_DRIVE_H
 #define OFFLOAD_DRIVE_H
+#include "frames.h"
 #include "move.h"
 #include "range.h"
 
@@ -27,6 +28,9 @@ size_t drive_room(CUcontext context);
    noted before the plan that chose them. CUDA_SUCCESS although fewer moved. Under the enqueue lock, while no capture is open. */
 CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen, CUstream stream,
                     bool wait, size_t *moved);
+/* Waits for a ticket without limit, and says now and then that `what` is waited for: without the bytes the program can't go on. But
+   when the GPU of the move stream has failed, the steps in front are never done: then it stays TICKET_WAITING, and hooks have stopped. */
+enum ticket_state drive_await(struct ticket *, CUstream stream, const char *what);
 /* Brings listed pieces in, those that aren't on drives excepted. Under the enqueue lock. */
 CUresult drive_bring(const struct move_item *items, size_t count);
 /* A piece on a drive whose range goes. Under the enqueue lock, or for a range that nobody knows any more. */

@@ -19,7 +19,7 @@
 
 enum { BATCH = DRAIN_RANGES, CONTEXTS = 16 };
 
-static const uint64_t say_waiting_ns = 20000000000;
+static const uint64_t look_ns = 100000000, say_waiting_ns = 20000000000;
 
 struct batch {
   size_t count;
@@ -327,13 +327,18 @@ created:
   return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_UNKNOWN;
 }
 
-/* No limit: without the bytes the program can't go on. */
-static bool await_read(struct ticket *ticket) {
-  for (;;) {
-    const enum ticket_state state = ticket_wait(ticket, say_waiting_ns, NULL);
-    if (state != TICKET_WAITING)
-      return state == TICKET_READY;
-    report_line(LOG_NORMAL, "still waiting for state that the program wants back from a drive");
+enum ticket_state drive_await(struct ticket *ticket, CUstream stream, const char *what) {
+  for (uint64_t looks = 1;; looks++) {
+    const enum ticket_state state = ticket_wait(ticket, look_ns, NULL);
+    const CUresult gpu = state == TICKET_WAITING ? driver.cuStreamQuery(stream) : CUDA_SUCCESS;
+    if (gpu && gpu != CUDA_ERROR_NOT_READY)
+      (void)process_note(gpu, "cuStreamQuery");
+    else if (state == TICKET_WAITING) {
+      if (looks % (say_waiting_ns / look_ns) == 0)
+        report_line(LOG_NORMAL, "still waiting for %s", what);
+      continue;
+    }
+    return state;
   }
 }
 
@@ -355,7 +360,11 @@ static CUresult bring_batch(struct frames *frames, struct batch *batch, CUstream
   }
   for (size_t i = 0; i < batch->count; i++) {
     bool brought = false;
-    if (!await_read(batch->tickets[i])) {
+    const enum ticket_state state =
+        drive_await(batch->tickets[i], stream, "state that the program wants back from a drive");
+    if (state == TICKET_WAITING) {
+      result = CUDA_ERROR_UNKNOWN;
+    } else if (state == TICKET_FAILED) {
       char sentence[320];
       snprintf(sentence, sizeof sentence,
                "optimizer state can't be read back (%s); this process must go back to its last "

@@ -11,26 +11,26 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t say_waiting_ns = 20000000000;
-
 static CUresult serve_piece(void *destination, const struct range *range, uint32_t piece,
                             size_t offset, size_t bytes) {
   struct frames *frames = frames_find(range->context);
-  struct ticket *ticket = frames ? ticket_make(frames, TICKET_ALONE) : NULL;
+  CUstream stream;
+  CUevent copied;
+  const bool ready = frames && move_copier(range, &stream, &copied);
+  struct ticket *ticket = ready ? ticket_make(frames, TICKET_ALONE) : NULL;
   const char *frame = ticket ? ticket_add(ticket, range->pieces[piece].unit, false) : NULL;
   if (!frame) {
     if (ticket)
       ticket_drop(ticket);
-    return frames ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+    return ready ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
   }
   ticket_go(ticket);
-  enum ticket_state state;
-  while ((state = ticket_wait(ticket, say_waiting_ns, NULL)) == TICKET_WAITING)
-    report_line(LOG_NORMAL, "still waiting for state that the program copies from a drive");
+  const enum ticket_state state =
+      drive_await(ticket, stream, "state that the program copies from a drive");
   if (state == TICKET_READY) {
     memcpy(destination, frame + offset, bytes);
     report_add(drive_served_bytes, bytes);
-  } else {
+  } else if (state == TICKET_FAILED) {
     char sentence[320];
     snprintf(sentence, sizeof sentence,
              "optimizer state can't be read back (%s); this process must go back to its last "
