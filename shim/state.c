@@ -254,7 +254,7 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
         cut(view, items, room, drives && drive_possible(context, bytes) ? drive_room(context) : 0);
   const size_t going = items->count + to_drive.count;
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
-  if (!result && to_drive.count) {
+  if (!result && drives && to_drive.count) {
     size_t sent = 0;
     result = drive_send(to_drive.items, to_drive.count, drives->unseen, stream, wait, &sent);
     *moved += sent;
