@@ -82,6 +82,14 @@ static bool set_up(struct engine *engine, struct engine_ring *ring) {
              error == -EPERM ? " (kernel.io_uring_disabled, or a seccomp filter)" : "");
     return false;
   }
+  /* A child that mapped the ring would hold it, and with it the registered file, whatever it closes. */
+  error = io_uring_ring_dontfork(&ring->ring);
+  if (error) {
+    snprintf(ring->why, sizeof ring->why, "%s: the ring can't be kept from forked children: %s",
+             name, strerror(-error));
+    io_uring_queue_exit(&ring->ring);
+    return false;
+  }
   struct io_uring_probe *probe = io_uring_get_probe_ring(&ring->ring);
   const bool able = probe && io_uring_opcode_supported(probe, IORING_OP_READ) &&
                     io_uring_opcode_supported(probe, IORING_OP_WRITE);

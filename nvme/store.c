@@ -17,6 +17,9 @@ enum {
   PROBE_NS = 400000000,   /* of all files together */
   STRIPE_LEAST = 1 << 20, /* unless units are smaller */
   DEPTH_UNPROBED = 8,
+  /* An engine's thread that waits for a CPU leaves the drive with what is under way. */
+  DEPTH_LEAST = 8,
+  DEPTH_MOST = 32,
 };
 
 /* What a file may grow to (ulimit -f): writing beyond it would kill the process. */
@@ -157,13 +160,13 @@ static struct engine_config engine_config_of(const struct store *store, unsigned
   };
 }
 
-/* The stripe and the depth that serve all directories: the greatest of what each one's probe chose. A unit's stripes then go to as
-   many directories as they can. */
+/* The stripe and the depth that serve all directories: the greatest stripe and the most bytes under way that a probe chose. A
+   unit's stripes then go to as many directories as they can. */
 static bool probe(struct store *store, enum engine_rung rung, char *why, size_t why_bytes) {
   const size_t unit = store->config.unit_bytes;
-  store->depth = DEPTH_UNPROBED;
+  size_t under_way = 0;
   store->stripe_bytes = STRIPE_LEAST;
-  for (unsigned i = 0, probed = 0; i < store->count; i++) {
+  for (unsigned i = 0; i < store->count; i++) {
     const struct store_directory *directory = &store->directories[i];
     uint64_t bytes = directory->share_bytes;
     if (store->config.limit_bytes && bytes > store->config.limit_bytes)
@@ -184,13 +187,18 @@ static bool probe(struct store *store, enum engine_rung rung, char *why, size_t 
       return false;
     }
     store->stripe_bytes = block > store->stripe_bytes ? block : store->stripe_bytes;
-    store->depth = !probed++ || depth > store->depth ? depth : store->depth;
+    under_way = block * depth > under_way ? block * depth : under_way;
   }
   while (store->stripe_bytes > STRIPE_LEAST && store->stripe_bytes * store->count > unit)
     store->stripe_bytes /= 2;
   if (store->stripe_bytes > unit)
     store->stripe_bytes = unit;
   store->stripes = (unsigned)(unit / store->stripe_bytes);
+  /* As many bytes as the probe found, in stripes that may be smaller than its blocks. */
+  const size_t depth = under_way ? under_way / store->stripe_bytes : DEPTH_UNPROBED;
+  store->depth = depth < DEPTH_LEAST  ? DEPTH_LEAST
+                 : depth > DEPTH_MOST ? DEPTH_MOST
+                                      : (unsigned)depth;
   for (unsigned i = 0; i < store->count; i++)
     if (store->directories[i].file.alignment > store->stripe_bytes) {
       snprintf(why, why_bytes, "OFFLOAD_NVME: %s asks for transfers of %zu bytes; pieces have %zu",

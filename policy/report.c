@@ -279,6 +279,10 @@ static bool idle(void) {
          !atomic_load_explicit(&report.reason_count, memory_order_relaxed);
 }
 
+static bool anything_moved(void) {
+  return total(&report.totals.moved_bytes_peak) || total(&report.totals.drive_bytes_peak);
+}
+
 /* What at exit alone can be said about why nothing moved. */
 static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
@@ -299,7 +303,7 @@ static void note_end(const struct config *config) {
                   "the graph (PyTorch: capturable=False, step() after replay())",
                   size_text(total(&t->captured_state_bytes), largest));
   else if (config->mode == MODE_PRESSURE && total(&t->steps) && total(&t->ranges) &&
-           !total(&t->moved_bytes_peak) && !total(&t->refused_out_of_memory))
+           !anything_moved() && !total(&t->refused_out_of_memory))
     report_reason("OFFLOAD_MODE=pressure: the device never ran short; OFFLOAD_MODE=full moves "
                   "state without waiting for that");
   else if (!total(&t->steps))
@@ -325,12 +329,12 @@ static void exit_line(const char *report_path) {
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
   char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
-  char budget[SIZE_TEXT_BYTES], step[64], why[640], began[80] = "", refused[64] = "",
-                                                    verified[96] = "";
+  char budget[SIZE_TEXT_BYTES], written[SIZE_TEXT_BYTES], step[64], why[640];
+  char drives[96] = "", began[80] = "", refused[64] = "", verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
   char shown[PATH_SHOWN + 4];
   const char *file = report_path ? path_text(report_path, shown) : "";
-  if (!total(&t->moved_bytes_peak)) {
+  if (!anything_moved()) {
     reasons_text(why, sizeof why);
     if (steps)
       report_line(LOG_NORMAL, "no optimizer state was moved in %llu steps%s%s%s", steps, why,
@@ -343,6 +347,10 @@ static void exit_line(const char *report_path) {
   if (provisional)
     snprintf(began, sizeof began, "; %s began there because the device was full",
              size_text(provisional, size));
+  if (total(&t->drive_bytes_peak))
+    snprintf(drives, sizeof drives, "; %s on drives, %s written there",
+             size_text(total(&t->drive_bytes_peak), size),
+             size_text(total(&t->drive_written_bytes), written));
   if (refusals)
     snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
              (unsigned long long)refusals);
@@ -352,11 +360,11 @@ static void exit_line(const char *report_path) {
              (unsigned long long)total(&t->mismatches));
   report_line(LOG_NORMAL,
               "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
-              "%s up%s%s%s%s%s",
+              "%s up%s%s%s%s%s%s",
               size_text(total(&t->moved_bytes_peak), peak), size_text(report.budget_bytes, budget),
               *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
               size_text(total(&t->link_bytes_down), down), size_text(total(&t->link_bytes_up), up),
-              began, refused, verified, prefix, file);
+              drives, began, refused, verified, prefix, file);
 }
 
 /* A setting's value in JSON, by its kind in variables.def. */

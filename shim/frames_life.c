@@ -2,12 +2,14 @@
    the memory it was opened with: that of the first set stays mapped, and is the next set's once its own is gone.
 
    The list, the store and what was refused are under the enqueue lock; the store's pointer is also read by any thread. */
+#define _GNU_SOURCE
 #include "../policy/budget.h"
 #include "cancel.h"
 #include "driver.h"
 #include "frames_set.h"
 #include "process.h"
 #include "quiet.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,9 @@ static struct store *_Atomic the_store;
 static size_t unit_bytes;
 static struct frames_memory store_memory;
 static bool store_memory_used;
+/* Held while the store is being opened, and over a fork. It tells a thread that forks in a handler on top of its own opening, which
+   then goes on: nobody could end that wait. */
+static pthread_mutex_t opening = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
 
 struct store *frames_store(void) {
   /* acquire: what it points at is there. */
@@ -99,6 +104,7 @@ static bool open_store(const struct frames_memory *memory, size_t piece_bytes, c
   if (frames_store())
     return true;
   const int cancel = cancel_hold(); /* it opens, writes and reads files */
+  pthread_mutex_lock(&opening);
   struct store *store = store_open(
       &(struct store_config){
           .directories = config->nvme,
@@ -112,15 +118,16 @@ static bool open_store(const struct frames_memory *memory, size_t piece_bytes, c
           .fault = config->test_nvme ? config->test_nvme : "",
       },
       why, why_bytes);
-  cancel_allow(cancel);
-  if (!store)
-    return false;
-  store_memory = *memory;
-  store_memory_used = true;
-  unit_bytes = piece_bytes;
+  if (store) {
+    store_memory = *memory;
+    store_memory_used = true;
+    unit_bytes = piece_bytes;
+  }
   /* release: see frames_store. */
   atomic_store_explicit(&the_store, store, memory_order_release);
-  return true;
+  pthread_mutex_unlock(&opening);
+  cancel_allow(cancel);
+  return store;
 }
 
 static struct frames *lay_out(CUcontext context, const struct frames_memory *memory,
@@ -285,7 +292,20 @@ void frames_forget_context(CUcontext context, bool gone) {
   give_memory(&memory, !gone);
 }
 
+static _Thread_local bool forking;
+
+void frames_before_fork(void) {
+  forking = !pthread_mutex_lock(&opening);
+}
+
+void frames_after_fork(void) {
+  if (forking)
+    pthread_mutex_unlock(&opening);
+}
+
 void frames_forked(void) {
+  opening = (pthread_mutex_t)
+      PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP; /* its owner has another number here */
   /* A child's child, too, comes here: by then the descriptors' numbers are others'. */
   struct store *store = atomic_exchange_explicit(&the_store, NULL, memory_order_relaxed);
   if (store)

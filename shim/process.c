@@ -114,7 +114,7 @@ static void begin(void) {
   note_other_hooks();
   void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED || pthread_atfork(NULL, NULL, in_child)) {
+  if (page == MAP_FAILED || pthread_atfork(frames_before_fork, frames_after_fork, in_child)) {
     report_line(LOG_NORMAL, "no memory to start with: everything passes through");
     return;
   }

@@ -52,6 +52,7 @@ drive_under() {
   expect '.drives.bytes_per_step == ([.drives.directories[].bytes_per_step] | add)' "the rates add up"
   expect '.drives | .block_bytes > 0 and .depth > 0 and .checksum_ns > 0 and .kept_bytes == 0 and .failed_directories == 0 and .wear_limit_reached == false' \
     "what the store is"
+  grep -q ' KiB on drives, .* written there; report in ' "$BATS_TEST_TMPDIR/with.err"
   for i in 0 1; do
     [ "$(report ".drives.directories[$i].path")" = "${LOOP_DIRECTORIES[i]}" ]
     drive=$(drive_under "${LOOP_DIRECTORIES[i]}")

@@ -172,6 +172,9 @@ struct store *__wrap_store_open(const struct store_config *config, char *why, si
     snprintf(why, why_bytes, "the fake drive is not there");
     return NULL;
   }
+  fake.opening++;
+  if (fake.slow_open)
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
   it.units = calloc(FAKE_UNITS, FAKE_UNIT_BYTES);
   if (!it.units || config->unit_bytes != FAKE_UNIT_BYTES ||
       pthread_create(&thread, NULL, drive, NULL))

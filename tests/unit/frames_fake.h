@@ -17,9 +17,10 @@ struct fake {
   _Atomic int write_fails;  /* the unit whose writes find neither a drive nor memory; -1: none */
   _Atomic int
       write_kept; /* the unit whose writes a drive refuses; -1: none; -2: every third of all */
+  _Atomic bool slow_open;    /* opening takes 100 ms */
   _Atomic bool at_once;      /* requests end in the call */
   _Atomic unsigned delay_us; /* the most of one */
-  _Atomic unsigned reads, writes, released, forked, broken, waiting;
+  _Atomic unsigned opening, reads, writes, released, forked, broken, waiting;
   _Atomic unsigned unit_reads[FAKE_UNITS], unit_writes[FAKE_UNITS];
 };
 extern struct fake fake;

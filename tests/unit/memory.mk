@@ -45,8 +45,9 @@ UNIT_TESTS += $(B)/tests/unit/shim_wear
 # Frames, on a store of the test's or the real one: the linker sends the calls of the store to tests/unit/frames_fake.c.
 FRAMES_OBJS := $(addprefix $(B)/shim/,wear.o frames.o frames_life.o frames_memory.o frames_ticket.o keeper.o)
 FRAMES_WRAPPED := open forked release read write allocate
-$(B)/tests/unit/shim_frames: tests/unit/shim_frames.c tests/unit/frames_fake.c tests/unit/frames_fake.h tests/unit/memory_support.c tests/unit/memory_support.h \
-  tests/unit/memory_failing.def tests/lib/tap.h $(FRAMES_OBJS) $(MEMORY_OBJS) $$(NVME_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
+FRAMES_TESTS := $(addprefix $(B)/tests/unit/,shim_frames shim_frames_life shim_frames_walk)
+$(FRAMES_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/frames_fake.c tests/unit/frames_fake.h tests/unit/frames_support.h tests/unit/memory_support.c \
+  tests/unit/memory_support.h tests/unit/memory_failing.def tests/lib/tap.h $(FRAMES_OBJS) $(MEMORY_OBJS) $$(NVME_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(filter %.c %.o,$^) -o $@ $(FRAMES_WRAPPED:%=-Wl,--wrap=store_%) $(LIBURING) -ldl -lpthread
-UNIT_TESTS += $(B)/tests/unit/shim_frames
+UNIT_TESTS += $(FRAMES_TESTS)

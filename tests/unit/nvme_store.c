@@ -121,57 +121,12 @@ static void round_trip(unsigned count) {
   store_close(store);
 }
 
-struct worker {
-  struct store *store;
-  unsigned char *buffer;
-  uint64_t seed;
-  bool good;
-};
-
-/* Allocates, writes, reads and releases units of its own. */
-static void *work(void *argument) {
-  struct worker *worker = argument;
-  worker->good = true;
-  for (unsigned turn = 0; turn < 40 && worker->good; turn++) {
-    WAITED(waited);
-    struct store_request request;
-    char why[300];
-    uint32_t unit;
-    const uint64_t seed = worker->seed + turn;
-    worker->good =
-        store_room(worker->store) > 0 && store_allocate(worker->store, &unit, why, sizeof why);
-    if (!worker->good)
-      break;
-    fill(worker->buffer, SMALL, seed);
-    start(worker->store, &request, &waited, true, unit, worker->buffer);
-    wait_all(&waited);
-    worker->good = request.outcome == STORE_OK;
-    memset(worker->buffer, 0xee, SMALL);
-    start(worker->store, &request, &waited, false, unit, worker->buffer);
-    wait_all(&waited);
-    worker->good = worker->good && request.outcome == STORE_OK &&
-                   filled(worker->buffer, SMALL, seed) && store_stats(worker->store).read_bytes > 0;
-    store_release(worker->store, unit);
-  }
-  return NULL;
-}
-
 static void threads(void) {
   struct store *store = open_small(2, "");
-  struct worker workers[3];
-  pthread_t made[3];
-  bool good = true;
-  for (unsigned i = 0; i < 3; i++) {
-    workers[i] = (struct worker){
-        .store = store, .buffer = slab + (size_t)i * SMALL, .seed = 1000u * (i + 1)};
-    pthread_create(&made[i], NULL, work, &workers[i]);
-  }
-  for (unsigned i = 0; i < 3; i++) {
-    pthread_join(made[i], NULL);
-    good = good && workers[i].good;
-  }
+  const bool good = work_side_by_side(store);
   const struct store_stats stats = store_stats(store);
-  tap_ok(good && stats.written_bytes == 120ull * SMALL && !stats.resident_bytes,
+  tap_ok(good && stats.written_bytes == (uint64_t)WORKERS * TURNS * SMALL &&
+             !stats.resident_bytes && !stats.failed_directories,
          "several threads allocate, write, read and release units side by side");
   store_close(store);
 }
@@ -394,6 +349,5 @@ int main(void) {
   refusals();
   not_permitted();
   rungs();
-  remove_directories();
   return tap_done();
 }

@@ -26,7 +26,12 @@ __attribute__((unused)) static const char *first(unsigned count) {
   return all_directories;
 }
 
-/* False when the build's folder can't hold a drive's files. */
+static void remove_directories(void) {
+  for (unsigned i = 0; i < DIRECTORIES; i++)
+    rmdir(directories[i]);
+}
+
+/* They go when the program ends. False when the build's folder can't hold a drive's files. */
 static bool make_directories(const char *name, size_t bytes) {
   char here[2048];
   struct statfs system;
@@ -43,14 +48,10 @@ static bool make_directories(const char *name, size_t bytes) {
       exit(1);
     }
   }
+  atexit(remove_directories);
   slab_bytes = bytes;
   slab = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return slab != MAP_FAILED;
-}
-
-__attribute__((unused)) static void remove_directories(void) {
-  for (unsigned i = 0; i < DIRECTORIES; i++)
-    rmdir(directories[i]);
 }
 
 static void fill(unsigned char *bytes, size_t count, uint64_t seed) {
@@ -176,5 +177,59 @@ __attribute__((unused)) static uint32_t allocate(struct store *store) {
     exit(1);
   }
   return unit;
+}
+
+enum { WORKERS = 3, TURNS = 40 };
+struct worker {
+  struct store *store;
+  unsigned char *buffer;
+  uint64_t seed;
+  bool good;
+};
+
+/* Allocates, writes, reads and releases units of its own. */
+static void *work(void *argument) {
+  struct worker *worker = argument;
+  worker->good = true;
+  for (unsigned turn = 0; turn < TURNS && worker->good; turn++) {
+    WAITED(waited);
+    struct store_request request;
+    char why[300];
+    uint32_t unit;
+    const uint64_t seed = worker->seed + turn;
+    worker->good =
+        store_room(worker->store) > 0 && store_allocate(worker->store, &unit, why, sizeof why);
+    if (!worker->good)
+      break;
+    fill(worker->buffer, SMALL, seed);
+    start(worker->store, &request, &waited, true, unit, worker->buffer);
+    wait_all(&waited);
+    worker->good = request.outcome != STORE_FAILED;
+    memset(worker->buffer, 0xee, SMALL);
+    start(worker->store, &request, &waited, false, unit, worker->buffer);
+    wait_all(&waited);
+    worker->good =
+        worker->good && request.outcome == STORE_OK && filled(worker->buffer, SMALL, seed);
+    store_release(worker->store, unit);
+  }
+  return NULL;
+}
+
+/* Whether each of WORKERS threads, at the same time, found in its units what it had written, TURNS times. */
+__attribute__((unused)) static bool work_side_by_side(struct store *store) {
+  struct worker workers[WORKERS];
+  pthread_t made[WORKERS];
+  bool good = true;
+  for (unsigned i = 0; i < WORKERS; i++) {
+    workers[i] = (struct worker){
+        .store = store, .buffer = slab + (size_t)i * SMALL, .seed = 1000u * (i + 1)};
+    if (pthread_create(&made[i], NULL, work, &workers[i]))
+      exit(1);
+  }
+  for (unsigned i = 0; i < WORKERS; i++) {
+    pthread_join(made[i], NULL);
+    good = good && workers[i].good;
+  }
+  return good;
 }
 #endif

@@ -343,13 +343,20 @@ static void test_exit_line(void) {
   report_add(steps, 84);
   tap_ok(strstr(stderr_of(finish), "no optimizer state was moved in 84 steps: no known") != NULL,
          "with steps but nothing moved too");
+  report_on_drives((int64_t)3 << 20);
+  report_on_drives(-((int64_t)1 << 20));
+  report_add(drive_written_bytes, 12 << 20);
+  const char *line = stderr_of(finish);
+  tap_ok(strstr(line, "liboffload: 0 bytes of optimizer state was on the host, budget ") == line &&
+             strstr(line, "; 3.00 MiB on drives, 12.0 MiB written there\n"),
+         "state that was on drives alone was moved, and the line says how much");
   report_moved((int64_t)812 << 20);
   report_moved(-((int64_t)812 << 20));
   report_add(elements_cpu, 960);
   report_add(elements_direct, 40);
   report_add(refusals, 3);
   report_add(provisional_bytes, 5 << 20);
-  const char *line = stderr_of(finish);
+  line = stderr_of(finish);
   tap_ok(strstr(line, "liboffload: 812 MiB of optimizer state was on the host, budget ") == line &&
              strstr(line, "84 steps by cpu 96%, direct 4%;") &&
              strstr(line, "5.00 MiB began there because the device was full") &&

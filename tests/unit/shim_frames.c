@@ -1,144 +1,10 @@
-/* shim/frames: pieces come to frames, are used and written behind, and never lose a value. Each case runs in a child, on the simulated
-   driver and on a store of the test's (frames_fake.h) or the real one in the build's folder. */
+/* shim/frames: pieces come to frames, are used and written behind, and never lose a value; drives that fail; what the keeper tells a
+   device. */
 #define _GNU_SOURCE
-#include "frames_fake.h"
-#include "memory_support.h"
-#include "nvme/files.h"
-#include "shim/frames_set.h"
+#include "frames_support.h"
 #include "shim/worker.h"
-#include "tests/lib/tap.h"
-#include <errno.h>
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/vfs.h>
-#include <sys/wait.h>
-#include <time.h>
-
-enum { FRAMES = 16, UNITS = 48, PART = 3, SOON = 5 };
-static const uint64_t soon_ns = SOON * (uint64_t)1000000000;
-
-static char directory[4096];
-static CUcontext context;
-static struct frames *frames;
-
-static void nap_ms(long ms) {
-  nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
-}
-
-/* So many frames of the context that is current. */
-static bool begin(unsigned count) {
-  char why[320] = "";
-  config.nvme = directory;
-  config.nvme_staging = (struct config_size){.bytes = (size_t)count * PIECE, .set = true};
-  config.nvme_checksum = true;
-  config.local_ranks = 1;
-  (void)driver.cuCtxGetCurrent(&context);
-  frames = frames_of(context, PIECE, why, sizeof why);
-  if (!frames)
-    printf("# %s\n", why);
-  return frames && frames_count(frames) == count && frames_find(context) == frames;
-}
-
-static void mark(void *frame, uint32_t unit, uint32_t version) {
-  uint32_t *words = frame;
-  for (uint32_t i = 0; i < PIECE / 4; i++)
-    words[i] = (unit * 2654435761u) ^ (version * 40503u) ^ (i << 3);
-}
-
-static bool marked(const void *frame, uint32_t unit, uint32_t version) {
-  const uint32_t *words = frame;
-  uint32_t i = 0;
-  while (i < PIECE / 4 && words[i] == ((unit * 2654435761u) ^ (version * 40503u) ^ (i << 3)))
-    i++;
-  return i == PIECE / 4;
-}
-
-static bool allocate(uint32_t *unit) {
-  char why[320] = "";
-  const bool good = __wrap_store_allocate(frames_store(), unit, why, sizeof why);
-  if (!good)
-    printf("# %s\n", why);
-  return good;
-}
-
-/* A ticket for so many units, under way. */
-static struct ticket *ask(enum ticket_kind kind, const uint32_t *units, unsigned count, void **at) {
-  struct ticket *ticket = ticket_make(frames, kind);
-  for (unsigned i = 0; i < count; i++)
-    if (!(at[i] = ticket_add(ticket, units[i], false)))
-      return NULL;
-  ticket_go(ticket);
-  return ticket;
-}
-
-/* The same for one, and waits for it. */
-static struct ticket *have(uint32_t unit, void **at) {
-  struct ticket *ticket = ask(TICKET_STEP, &unit, 1, at);
-  return ticket && ticket_wait(ticket, soon_ns, NULL) == TICKET_READY ? ticket : NULL;
-}
-
-/* Brings a new unit, as version 1 of it. */
-static bool bring(uint32_t *unit) {
-  if (!allocate(unit))
-    return false;
-  struct ticket *ticket = ticket_make(frames, TICKET_ALONE);
-  void *at = ticket_add(ticket, *unit, true);
-  ticket_go(ticket);
-  if (!at || ticket_wait(ticket, soon_ns, NULL) != TICKET_READY)
-    return false;
-  mark(at, *unit, 1);
-  ticket_release(ticket, true);
-  return true;
-}
-
-static bool bring_all(uint32_t *units, unsigned count) {
-  for (unsigned i = 0; i < count; i++)
-    if (!bring(&units[i]))
-      return false;
-  return true;
-}
-
-/* Until no ticket is open, and the store has nothing to do. */
-static bool quiet(void) {
-  const uint64_t end = frames_end_ns(soon_ns);
-  pthread_mutex_lock(&frames->lock);
-  while ((frames->open || frames->under_way) && frames_now_ns() < end)
-    frames_doze(frames, end);
-  const bool good = !frames->open && !frames->under_way;
-  pthread_mutex_unlock(&frames->lock);
-  return good;
-}
-
-#define TOTAL(name) atomic_load(&report.totals.name)
 
 /* ---- what it is for ---- */
-
-/* Every unit's piece goes round a few times. */
-static const char *round_trips(void) {
-  uint32_t units[UNITS];
-  CHECK(begin(FRAMES) && bring_all(units, UNITS));
-  for (uint32_t version = 1; version < 5; version++)
-    for (unsigned i = 0; i < UNITS; i += PART) {
-      void *at[PART];
-      struct ticket *ticket = ask(TICKET_STEP, units + i, PART, at);
-      CHECK(ticket && ticket_wait(ticket, soon_ns, NULL) == TICKET_READY);
-      for (unsigned k = 0; k < PART; k++) {
-        CHECK(marked(at[k], units[i + k], version));
-        mark(at[k], units[i + k], version + 1);
-      }
-      ticket_release(ticket, true);
-    }
-  CHECK(quiet());
-  const uint64_t pieces = 4 * UNITS;
-  CHECK(TOTAL(drive_read_bytes) >= (pieces - pieces / 2) * PIECE);
-  CHECK(TOTAL(drive_read_bytes) + TOTAL(drive_hit_bytes) == pieces * PIECE);
-  while (TOTAL(drive_written_bytes) < (pieces + UNITS) * PIECE)
-    nap_ms(1);
-  CHECK(TOTAL(drive_written_bytes) == (pieces + UNITS) * PIECE);
-  CHECK(TOTAL(drive_write_failures) == 0 && !*frames_lost());
-  CHECK(!fake_store || (fake.reads * PIECE == TOTAL(drive_read_bytes) && !fake.broken));
-  return NULL;
-}
 
 /* More tickets than frames, made before the first piece is there. */
 static const char *chain(void) {
@@ -172,6 +38,38 @@ static const char *chain(void) {
     CHECK(ticket && marked(at[0][0], units[i], 2));
     ticket_release(ticket, false);
   }
+  return NULL;
+}
+
+/* A piece whose frame has another tenant next goes to a second frame, by way of the drive. */
+static const char *moves_on(void) {
+  enum { TICKETS = 40 };
+  uint32_t units[UNITS];
+  void *at, *others[TICKETS], *again;
+  struct ticket *behind[TICKETS];
+  CHECK(begin(FRAMES) && far(units));
+  struct ticket *ticket = have(units[0], &at);
+  CHECK(ticket);
+  for (unsigned i = 0; i < TICKETS; i++)
+    CHECK((behind[i] = ask(TICKET_STEP, &units[i + 1], 1, &others[i])));
+  struct ticket *same = ask(TICKET_STEP, &units[0], 1, &again);
+  CHECK(same && again != at);
+  for (unsigned i = 0; i < TICKETS; i++)
+    if (others[i] != at) {
+      CHECK(ticket_wait(behind[i], soon_ns, NULL) == TICKET_READY);
+      ticket_release(behind[i], false);
+    }
+  CHECK(ticket_wait(same, 20000000, NULL) == TICKET_WAITING && fake.unit_reads[units[0]] == 1);
+  mark(at, units[0], 2);
+  ticket_release(ticket, true);
+  for (unsigned i = 0; i < TICKETS; i++)
+    if (others[i] == at) {
+      CHECK(ticket_wait(behind[i], soon_ns, NULL) == TICKET_READY);
+      ticket_release(behind[i], false);
+    }
+  CHECK(ticket_wait(same, soon_ns, NULL) == TICKET_READY && marked(again, units[0], 2));
+  ticket_release(same, false);
+  CHECK(quiet() && fake.unit_reads[units[0]] == 2 && !fake.broken);
   return NULL;
 }
 
@@ -251,23 +149,10 @@ static const char *bounded(void) {
 
 /* ---- waiting ---- */
 
-static void *go_later(void *unused) {
-  (void)unused;
-  nap_ms(40);
-  fake_go();
-  return NULL;
-}
-
 static void *give_up_later(void *give_up) {
   nap_ms(40);
   atomic_store((_Atomic bool *)give_up, true);
   return NULL;
-}
-
-/* Brings units so that the first ones are in no frame, nor kept for the frame's sake. */
-static bool far(uint32_t *units) {
-  uint32_t ballast[FRAMES];
-  return bring_all(ballast, FRAMES) && bring_all(units, UNITS) && quiet();
 }
 
 static const char *waits(void) {
@@ -481,502 +366,21 @@ static const char *watch_fails(void) {
   return NULL;
 }
 
-/* ---- forgetting ---- */
-
-static _Atomic bool forgotten;
-static uint32_t forget_this;
-
-static void *forget(void *unused) {
-  (void)unused;
-  frames_forget_unit(frames, forget_this);
-  forgotten = true;
-  return NULL;
-}
-
-static const char *unit_forgotten(void) {
-  uint32_t units[3];
-  void *at, *other;
-  pthread_t thread;
-  CHECK(begin(FRAMES) && bring_all(units, 3) && quiet());
-  fake.hold = true;
-  struct ticket *ticket = have(units[0], &at);
-  CHECK(ticket);
-  ticket_release(ticket, true);
-  CHECK(fake_holds(1));
-  forget_this = units[0];
-  pthread_create(&thread, NULL, forget, NULL);
-  nap_ms(30);
-  CHECK(!forgotten && fake.released == 0);
-  fake_go();
-  pthread_join(thread, NULL);
-  CHECK(fake.released == 1 && !fake.broken);
-  CHECK((ticket = have(units[1], &at)));
-  CHECK((other = at, ticket_release(ticket, false), true));
-  frames_forget_unit(frames, units[1]);
-  CHECK(fake.released == 2 && fake.unit_writes[units[1]] == 1);
-  uint32_t unit;
-  CHECK(bring(&unit) && unit == units[0]); /* a number that comes again is another unit */
-  CHECK((ticket = have(unit, &at)) && marked(at, unit, 1));
-  ticket_release(ticket, false);
-  CHECK(quiet() && !fake.broken && other);
-  return NULL;
-}
-
-static void *wait_and_let_go(void *ticket) {
-  const enum ticket_state state = ticket_wait(ticket, UINT64_MAX / 4, NULL);
-  ticket_release(ticket, true);
-  return (void *)(uintptr_t)(state == TICKET_FAILED);
-}
-
-static bool mapped(const void *at) {
-  return !msync((void *)(uintptr_t)at, 4096, MS_ASYNC) || errno != ENOMEM;
-}
-
-static const char *context_gone(void) {
-  uint32_t units[UNITS];
-  char why[320];
-  void *at, *failed = NULL, *again;
-  pthread_t thread;
-  static struct gate_words words;
-  CHECK(begin(FRAMES) && far(units) && frames_stream_ready(frames, why, sizeof why));
-  CUcontext second;
-  CHECK(!driver.cuDevicePrimaryCtxRetain(&second, 1));
-  struct frames *others = frames_of(second, PIECE, why, sizeof why);
-  CHECK(others && others != frames && frames_find(second) == others);
-  struct ticket *theirs = ticket_make(others, TICKET_STEP);
-  void *there = ticket_add(theirs, units[5], false);
-  ticket_go(theirs);
-  CHECK(there && ticket_wait(theirs, soon_ns, NULL) == TICKET_READY && marked(there, units[5], 1));
-  ticket_release(theirs, false);
-  /* One that a thread waits for, one that waits for the device. */
-  struct ticket *seen = have(units[1], &at);
-  CHECK(seen);
-  ticket_watch(seen, &words, 1);
-  fake.hold = true;
-  struct ticket *ticket = ask(TICKET_STEP, &units[0], 1, &at);
-  pthread_create(&thread, NULL, wait_and_let_go, ticket);
-  nap_ms(20);
-  pthread_t go;
-  pthread_create(&go, NULL, go_later, NULL);
-  frames_forget_context(context, true);
-  pthread_join(thread, &failed);
-  pthread_join(go, NULL);
-  CHECK(failed && !frames_find(context) && frames_find(second) == others && mapped(at));
-  CHECK(fake.unit_writes[units[0]] == 1 && fake.unit_writes[units[1]] == 1);
-  frames_forget_context(second, false);
-  CHECK(!mapped(there) && !frames_find(second));
-  CHECK(!driver.cuDevicePrimaryCtxRelease_v2(0) && !driver.cuDevicePrimaryCtxRetain(&context, 0));
-  CHECK(!driver.cuCtxSetCurrent(context) && begin(FRAMES));
-  struct ticket *anew = have(units[0], &again);
-  CHECK(anew && again >= (void *)frames->memory.base && marked(again, units[0], 1));
-  ticket_release(anew, false);
-  return NULL;
-}
-
-static const char *context_goes(void) {
-  uint32_t units[UNITS];
-  void *at;
-  CHECK(begin(FRAMES) && far(units));
-  fake.hold = true;
-  struct ticket *ticket = have(units[UNITS - 1], &at);
-  CHECK(ticket);
-  mark(at, units[UNITS - 1], 2);
-  ticket_release(ticket, true);
-  CHECK(fake_holds(1));
-  pthread_t go;
-  pthread_create(&go, NULL, go_later, NULL);
-  frames_forget_context(context, false); /* waits for the write */
-  pthread_join(go, NULL);
-  CHECK(fake.waiting == 0 && marked(fake_unit(units[UNITS - 1]), units[UNITS - 1], 2));
-  CHECK(begin(FRAMES)); /* registered again, so it wasn't any more */
-  CHECK((ticket = have(units[UNITS - 1], &at)) && marked(at, units[UNITS - 1], 2));
-  ticket_release(ticket, false);
-  return NULL;
-}
-
-static const char *failed_set(void) {
-  uint32_t units[UNITS];
-  void *at;
-  CHECK(begin(FRAMES) && far(units));
-  fake.hold = true;
-  struct ticket *ticket = ask(TICKET_STEP, &units[0], 1, &at);
-  frames_fail(frames);
-  CHECK(ticket_wait(ticket, soon_ns, NULL) == TICKET_FAILED && *ticket_why(ticket));
-  ticket_release(ticket, true);
-  fake_go();
-  CHECK(quiet() && fake.unit_writes[units[0]] == 1 && !*frames_lost());
-  return NULL;
-}
-
-static const char *child(void) {
-  uint32_t unit;
-  void *at;
-  int status = -1;
-  CHECK(begin(FRAMES) && bring(&unit) && quiet());
-  struct ticket *ticket = have(unit, &at);
-  CHECK(ticket);
-  const pid_t pid = fork();
-  if (!pid) {
-    frames_forked();
-    frames_forked(); /* as its own child does */
-    _exit(fake.forked == 1 && !frames_store() && !mapped(at) ? 0 : 1);
-  }
-  CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
-  CHECK(mapped(at) && marked(at, unit, 1) && frames_store());
-  ticket_release(ticket, false);
-  return NULL;
-}
-
-/* ---- making ---- */
-
-static size_t pin_most, pinned, pin_calls;
-
-static CUresult pin_some(void *at, size_t bytes, unsigned flags) {
-  pin_calls++;
-  if (pinned + bytes > pin_most)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = whole_driver()->cuMemHostRegister_v2(at, bytes, flags);
-  pinned += result ? 0 : bytes;
-  return result;
-}
-
-static const char *less_memory(void) {
-  uint32_t units[UNITS];
-  char why[320];
-  pin_most = 40 * PIECE;
-  driver.cuMemHostRegister_v2 = pin_some;
-  config.nvme = directory;
-  config.nvme_staging.bytes = 100 * PIECE;
-  CHECK(!driver.cuCtxGetCurrent(&context));
-  CHECK((frames = frames_of(context, PIECE, why, sizeof why)));
-  CHECK(frames_count(frames) == 25 && frames_piece_bytes(frames) == PIECE && pin_calls == 3);
-  CHECK(bring_all(units, UNITS));
-  return NULL;
-}
-
-static const char *in_parts(void) {
-  enum { COUNT = (40 << 20) / PIECE };
-  uint32_t unit;
-  void *at;
-  CHECK(begin(COUNT) && bring(&unit));
-  struct ticket *ticket = have(unit, &at);
-  CHECK(ticket);
-  ticket_release(ticket, false);
-  frames_forget_context(context, false);
-  CHECK(begin(COUNT)); /* every part can be registered again */
-  return NULL;
-}
-
-/* Why there are none, at the first question and at the next. */
-static bool refused(const char *part) {
-  char why[320] = "", again[320] = "";
-  config.nvme = directory;
-  (void)driver.cuCtxGetCurrent(&context);
-  const bool none = !frames_of(context, PIECE, why, sizeof why) && !frames_find(context) &&
-                    !frames_of(context, PIECE, again, sizeof again);
-  if (!none || !strstr(why, part) || strcmp(why, again) != 0)
-    printf("# said: %s\n", why);
-  return none && strstr(why, part) && !strcmp(why, again);
-}
-
-static const char *refusals(void) {
-  config.nvme_staging.bytes = 15 * PIECE;
-  CHECK(refused(
-      "OFFLOAD_NVME_STAGING=983040 is too small for 16 pieces: set it to at least 1048576"));
-  frames_forget_context(context, true);
-  config.nvme_staging.bytes = 64 * PIECE;
-  budget_bytes = 15 * PIECE;
-  CHECK(refused("983040 bytes for staging"));
-  frames_forget_context(context, true);
-  budget_bytes = 1u << 30;
-  pin_most = 15 * PIECE;
-  driver.cuMemHostRegister_v2 = pin_some;
-  CHECK(refused("can't pin 1048576 bytes"));
-  frames_forget_context(context, true);
-  CHECK(pinned == 0);
-  driver.cuMemHostRegister_v2 = whole_driver()->cuMemHostRegister_v2;
-  fake.refuse_open = true;
-  CHECK(refused("the fake drive is not there"));
-  frames_forget_context(context, true);
-  fake.refuse_open = false;
-  CHECK(begin(20));
-  char why[320];
-  CHECK(!frames_of(context, 2 * PIECE, why, sizeof why) && *why);
-  budget_bytes = 20 * PIECE; /* what is asked for within what there is */
-  CUcontext second;
-  CHECK(!driver.cuDevicePrimaryCtxRetain(&second, 1));
-  config.nvme_staging.bytes = 64 * PIECE;
-  CHECK((frames = frames_of(second, PIECE, why, sizeof why)) && frames_count(frames) == 20);
-  return NULL;
-}
-
-/* ---- many tickets ---- */
-
-enum { WORKERS = 3, ROUNDS = 1500, QUEUE = 5 };
-
-/* Whoever steps a piece works on a region of its own in it; one alone works on all of them. */
-struct errand {
-  struct ticket *ticket;
-  bool alone, wrote;
-  unsigned count;
-  uint32_t units[FRAMES / 4], *at[FRAMES / 4];
-};
-
-static struct walker {
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  struct errand errands[QUEUE];
-  unsigned made, ended;
-  bool stop, wrong;
-} walkers[WORKERS];
-
-static uint32_t expected[FAKE_UNITS]
-                        [WORKERS]; /* of each region; used by whoever may use the region */
-
-static bool step_region(uint32_t *piece, uint32_t unit, unsigned region, bool write) {
-  enum { WORDS_OF_ONE = PIECE / 4 / WORKERS };
-  uint32_t *words = piece + region * WORDS_OF_ONE;
-  for (unsigned i = 0; i < WORDS_OF_ONE; i += 61)
-    if (words[i] != expected[unit][region] * 97u + i + unit)
-      return false;
-  expected[unit][region] += write;
-  for (unsigned i = 0; write && i < WORDS_OF_ONE; i += 61)
-    words[i] = expected[unit][region] * 97u + i + unit;
-  return true;
-}
-
-static bool run_errand(struct errand *errand, unsigned self) {
-  bool good = ticket_wait(errand->ticket, 4 * soon_ns, NULL) == TICKET_READY;
-  for (unsigned i = 0; good && i < errand->count; i++)
-    for (unsigned region = 0; region < WORKERS; region++)
-      if (errand->alone || region == self)
-        good &= step_region(errand->at[i], errand->units[i], region, errand->wrote);
-  ticket_release(errand->ticket, errand->wrote);
-  return good;
-}
-
-static void *walk(void *argument) {
-  struct walker *walker = argument;
-  for (;;) {
-    pthread_mutex_lock(&walker->lock);
-    while (walker->made == walker->ended && !walker->stop)
-      pthread_cond_wait(&walker->changed, &walker->lock);
-    const bool over = walker->made == walker->ended;
-    struct errand errand = walker->errands[walker->ended % QUEUE];
-    pthread_mutex_unlock(&walker->lock);
-    if (over)
-      return NULL;
-    const bool good = run_errand(&errand, (unsigned)(walker - walkers));
-    pthread_mutex_lock(&walker->lock);
-    walker->wrong |= !good;
-    walker->ended++;
-    pthread_cond_broadcast(&walker->changed);
-    pthread_mutex_unlock(&walker->lock);
-  }
-}
-
-/* Hands it over when there is room; false when the walker found a wrong value. */
-static bool hand(struct walker *walker, const struct errand *errand) {
-  pthread_mutex_lock(&walker->lock);
-  while (walker->made - walker->ended == QUEUE)
-    pthread_cond_wait(&walker->changed, &walker->lock);
-  walker->errands[walker->made++ % QUEUE] = *errand;
-  const bool good = !walker->wrong;
-  pthread_cond_broadcast(&walker->changed);
-  pthread_mutex_unlock(&walker->lock);
-  return good;
-}
-
-static bool all_ended(void) {
-  bool good = true;
-  for (unsigned i = 0; i < WORKERS; i++) {
-    pthread_mutex_lock(&walkers[i].lock);
-    while (walkers[i].made != walkers[i].ended)
-      pthread_cond_wait(&walkers[i].changed, &walkers[i].lock);
-    good &= !walkers[i].wrong;
-    pthread_mutex_unlock(&walkers[i].lock);
-  }
-  return good;
-}
-
-static uint32_t dice_state;
-static uint32_t dice(uint32_t limit) {
-  dice_state = dice_state * 1664525u + 1013904223u;
-  return (dice_state >> 9) % limit;
-}
-
-static bool create(uint32_t *unit) {
-  if (!allocate(unit))
-    return false;
-  struct errand errand = {ticket_make(frames, TICKET_ALONE), true, true, 1, {*unit}, {NULL}};
-  errand.at[0] = ticket_add(errand.ticket, *unit, true);
-  ticket_go(errand.ticket);
-  if (!errand.at[0] || ticket_wait(errand.ticket, soon_ns, NULL) != TICKET_READY)
-    return false;
-  for (unsigned region = 0; region < WORKERS; region++) {
-    expected[*unit][region] = dice(1000);
-    for (unsigned i = 0; i < PIECE / 4 / WORKERS; i += 61)
-      errand.at[0][region * (PIECE / 4 / WORKERS) + i] = expected[*unit][region] * 97u + i + *unit;
-  }
-  ticket_release(errand.ticket, true);
-  return true;
-}
-
-/* A ticket of random shape, some of which are dropped. False without an address. */
-static bool random_errand(const uint32_t *units, struct errand *errand, bool *drop) {
-  *errand = (struct errand){.alone = !dice(8), .wrote = dice(3) > 0};
-  errand->ticket = ticket_make(frames, errand->alone ? TICKET_ALONE : TICKET_STEP);
-  errand->count = 1 + dice(FRAMES / 4);
-  *drop = !dice(10);
-  /* Neighbours, so that tickets share pieces; no unit twice. */
-  const uint32_t first = dice(UNITS);
-  for (unsigned i = 0; i < errand->count; i++) {
-    errand->units[i] = units[(first + i * 5) % UNITS];
-    if (!(errand->at[i] = ticket_add(errand->ticket, errand->units[i], false)))
-      return false;
-  }
-  return true;
-}
-
-static const char *walks(uint32_t seed) {
-  uint32_t units[UNITS];
-  dice_state = seed;
-  CHECK(begin(FRAMES));
-  fake.write_kept = seed % 2 ? -2 : -1;
-  fake.delay_us = seed % 3 * 150;
-  for (unsigned i = 0; i < UNITS; i++)
-    CHECK(create(&units[i]));
-  for (unsigned i = 0; i < WORKERS; i++) {
-    pthread_mutex_init(&walkers[i].lock, NULL);
-    pthread_cond_init(&walkers[i].changed, NULL);
-    pthread_create(&walkers[i].thread, NULL, walk, &walkers[i]);
-  }
-  for (unsigned round = 0; round < ROUNDS; round++) {
-    struct errand errand;
-    bool drop;
-    CHECK(random_errand(units, &errand, &drop));
-    if (drop) {
-      ticket_drop(errand.ticket);
-      continue;
-    }
-    ticket_go(errand.ticket);
-    CHECK(hand(&walkers[dice(WORKERS)], &errand));
-    if (!dice(100)) { /* one goes, another comes */
-      const unsigned i = dice(UNITS);
-      CHECK(all_ended());
-      frames_forget_unit(frames, units[i]);
-      CHECK(create(&units[i]));
-    }
-  }
-  CHECK(all_ended() && quiet());
-  for (unsigned i = 0; i < WORKERS; i++) {
-    walkers[i].stop = true;
-    pthread_cond_broadcast(&walkers[i].changed);
-    pthread_join(walkers[i].thread, NULL);
-  }
-  if (fake.broken)
-    printf("# %s\n", fake_complaint());
-  CHECK(!fake.broken && !*frames_lost() && fake.reads > ROUNDS / 4 && TOTAL(drive_hit_bytes) > 0);
-  CHECK(!fake_store || fake.reads * PIECE == TOTAL(drive_read_bytes));
-  for (unsigned i = 0; i < UNITS; i++) {
-    void *at;
-    struct ticket *ticket = have(units[i], &at);
-    CHECK(ticket);
-    for (unsigned region = 0; region < WORKERS; region++)
-      CHECK(step_region(at, units[i], region, false));
-    ticket_release(ticket, false);
-  }
-  return NULL;
-}
-
-static const char *walk_1(void) {
-  return walks(1);
-}
-static const char *walk_2(void) {
-  return walks(2);
-}
-static const char *walk_6(void) {
-  return walks(6);
-}
-
-/* ---- the real store ---- */
-
-static const char *real_kept(void) {
-  config.test_nvme = "write_eio=60+";
-  uint32_t units[UNITS];
-  CHECK(begin(FRAMES) && bring_all(units, UNITS));
-  for (uint32_t version = 1; version < 4; version++)
-    for (unsigned i = 0; i < UNITS; i++) {
-      void *at;
-      struct ticket *ticket = have(units[i], &at);
-      CHECK(ticket && marked(at, units[i], version));
-      mark(at, units[i], version + 1);
-      ticket_release(ticket, true);
-    }
-  CHECK(quiet() && TOTAL(drive_write_failures) > 0 && TOTAL(drive_written_bytes) >= UNITS * PIECE);
-  CHECK(reported("OFFLOAD_NVME: write at byte") && !*frames_lost());
-  return NULL;
-}
-
-static const char *real_lost(void) {
-  config.test_nvme = "read_flip=3";
-  uint32_t units[UNITS];
-  CHECK(begin(FRAMES) && bring_all(units, UNITS));
-  unsigned failed = 0;
-  for (unsigned i = 0; i < UNITS; i++) {
-    void *at;
-    struct ticket *ticket = ask(TICKET_STEP, &units[i], 1, &at);
-    CHECK(ticket);
-    const enum ticket_state state = ticket_wait(ticket, soon_ns, NULL);
-    failed += state == TICKET_FAILED;
-    CHECK(state != TICKET_FAILED || strstr(ticket_why(ticket), "not what was written"));
-    CHECK(state != TICKET_READY || marked(at, units[i], 1));
-    ticket_release(ticket, false);
-  }
-  CHECK(failed == 1 && strstr(frames_lost(), directory));
-  return NULL;
-}
-
-static void with_the_real_store(void) {
-  static const char *const sentences[] = {
-      "pieces come back from a real drive as they were written, over more of them than frames",
-      "what a real drive refuses is kept, read again and stepped on",
-      "wrong bytes from a real drive fail the ticket, with the directory and the place"};
-  const char *(*const cases[])(void) = {round_trips, real_kept, real_lost};
-  struct statfs system;
-  const bool can = !statfs("build", &system) && !drive_file_refused((uint64_t)system.f_type) &&
-                   system.f_type != 0x9123683e;
-  char here[2048];
-  if (!can || !getcwd(here, sizeof here) ||
-      snprintf(directory, sizeof directory, "%s/build/shim_frames-XXXXXX", here) < 0 ||
-      !mkdtemp(directory))
-    directory[0] = 0;
-  fake_store = false;
-  for (unsigned i = 0; i < 3; i++) {
-    if (directory[0])
-      TEST_CASE(sentences[i], "", cases[i]);
-    else
-      tap_skip(sentences[i], "the build's folder is on a file system that can't hold state");
-  }
-  if (directory[0])
-    (void)rmdir(directory);
-}
-
 int main(void) {
-  snprintf(directory, sizeof directory, "/fake");
-  fake_store = true;
+  begin_fake();
   TEST_CASE("pieces are read, used and written behind, over more of them than frames", "",
             round_trips);
   TEST_CASE(
       "tenants of a frame follow each other, and addresses are known before the bytes are there",
       "", chain);
+  TEST_CASE(
+      "a piece that goes on to another frame is read there when it was written from the first", "",
+      moves_on);
   TEST_CASE("a piece still in its frame is not read, and written once for all who wrote", "",
             still_there);
   TEST_CASE("a ticket alone waits for those before, and those after wait for it", "", alone);
-  TEST_CASE(
-      "a ticket names half of the frames at most, and one that is dropped leaves nothing", "",
-      bounded);
+  TEST_CASE("a ticket names half of the frames at most, and one that is dropped leaves nothing", "",
+            bounded);
   TEST_CASE(
       "waits end when the piece is there, are given up when told to, and have no end if so asked",
       "", waits);
@@ -990,26 +394,5 @@ int main(void) {
             watched);
   TEST_CASE("after a failed read the keeper says so before the device's gate traps", "",
             watch_fails);
-  TEST_CASE("a unit that is forgotten is released after its last write, and not written again", "",
-            unit_forgotten);
-  TEST_CASE("a context that is gone ends all waits, and its successor has frames again",
-            "GPUSIM_DEVICES=2", context_gone);
-  TEST_CASE("a context that goes has its last writes waited for, and its memory unregistered", "",
-            context_goes);
-  TEST_CASE("frames that fail end every wait and begin no read", "", failed_set);
-  TEST_CASE("a child has neither frames nor the drives' files, and closes these once", "", child);
-  TEST_CASE("fewer frames are made where the driver pins less", "", less_memory);
-  TEST_CASE("a driver that registers 16 MiB at once is asked in parts", "GPUSIM_ODD=register_limit",
-            in_parts);
-  TEST_CASE("why there are no frames is said with what to do, each time the same",
-            "GPUSIM_DEVICES=2", refusals);
-  TEST_CASE(
-      "random tickets of several threads find and leave every value (slow drive, writes refused)",
-      "", walk_1);
-  TEST_CASE("random tickets of several threads find and leave every value (slower drive)", "",
-            walk_2);
-  TEST_CASE("random tickets of several threads find and leave every value (fast drive)", "",
-            walk_6);
-  with_the_real_store();
   return tap_done();
 }
