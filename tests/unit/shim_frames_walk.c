@@ -165,8 +165,10 @@ static const char *walks(uint32_t seed) {
   }
   CHECK(all_ended() && quiet());
   for (unsigned i = 0; i < WORKERS; i++) {
+    pthread_mutex_lock(&walkers[i].lock);
     walkers[i].stop = true;
     pthread_cond_broadcast(&walkers[i].changed);
+    pthread_mutex_unlock(&walkers[i].lock);
     pthread_join(walkers[i].thread, NULL);
   }
   if (fake.broken)
