@@ -19,7 +19,7 @@ struct store_config {
   bool checksums;
   void *slab; /* the memory that units are read to and written from; registered */
   size_t slab_bytes;
-  const char *rung;  /* "" or a name of engine_rung_name, where the ladder begins and ends (tests) */
+  const char *rung; /* "" or a name of engine_rung_name, where the ladder begins and ends (tests) */
   const char *fault; /* "" or OFFLOAD_TEST_NVME (tests) */
 };
 
@@ -43,7 +43,7 @@ void store_release(struct store *, uint32_t unit);
 
 enum store_outcome {
   STORE_OK,
-  STORE_KEPT,  /* a write: the drive failed, the bytes are safe in host memory. `why` tells once a drive, else "" */
+  STORE_KEPT, /* a write: the drive failed, the bytes are safe in host memory. `why` tells once a drive, else "" */
   STORE_FAILED /* a read: the bytes are lost or wrong, `why` has path, offset and error. A write: the drive failed, and there was
                   no memory to keep the bytes in: they are only in the caller's buffer */
 };
@@ -52,7 +52,9 @@ enum store_outcome {
 struct store_request {
   uint32_t unit;
   void *buffer; /* unit_bytes, page-aligned */
-  void (*done)(struct store_request *); /* on a thread of the store, or of the caller before the call returns; must not block */
+  void (*done)(
+      struct store_request
+          *); /* on a thread of the store, or of the caller before the call returns; must not block */
   void *context;
   enum store_outcome outcome;
   char why[200];

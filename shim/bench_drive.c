@@ -252,10 +252,10 @@ static void step(unsigned number) {
   const bool last_step = number == bench.options.steps;
   if (bench.options.drives) {
     enqueue_lock();
-    for (uint64_t n = 0; n < bench.pieces; n++)
-      paged[n] = page(nth(number, n), false);
-    for (uint64_t n = 0; n < bench.pieces; n++)
-      ticket_go(paged[n]->ticket);
+    for (uint64_t n = 0; n < bench.pieces; n++) {
+      struct paged_state *one = paged[n] = page(nth(number, n), false);
+      ticket_go(one->ticket);
+    }
     enqueue_unlock();
   }
   begin_launch(number);
@@ -300,9 +300,12 @@ static int parse(int count, char **words, struct options *options) {
   }
   options->drives = !strcmp(state, "drives");
   const uint64_t unit = options->unit_bytes;
-  if ((!options->drives && strcmp(state, "memory") != 0) || unit < 4096 || (unit & (unit - 1)) ||
-      unit > 1u << 30 || options->bytes < 2 * unit || options->bytes % (2 * unit) ||
-      options->bytes > (uint64_t)1 << 44 || options->steps < 1 || options->steps > 1000)
+  if (unit < 4096 || unit > 1u << 30 || (unit & (unit - 1)))
+    return usage();
+  const uint64_t pieces = options->bytes / unit / 2;
+  if ((!options->drives && strcmp(state, "memory") != 0) || !pieces ||
+      pieces * 2 * unit != options->bytes || options->bytes > (uint64_t)1 << 44 ||
+      options->steps < 1 || options->steps > 1000)
     return usage();
   return 0;
 }

@@ -83,7 +83,7 @@ bool drive_run_fits(const struct plan *, const struct run_of_blocks *, uint64_t 
    gradients. */
 CUresult drive_fault_launch(struct plan *);
 CUresult drive_fault_mixed(struct plan *);
-/* What came of the launch's proof, waited for as long as a move waits for streams. */
+/* What came of the launch's proof, waited for some seconds; PROOF_UNKNOWN for good once it came late. */
 enum proof_outcome drive_verdict(const struct plan *);
 /* The drive runs by `stream`, behind everything enqueued so far. */
 CUresult drive_stream(struct plan *);

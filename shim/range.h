@@ -93,6 +93,7 @@ struct range {
      enqueue lock. */
   bool drive_fetched;
   uint64_t drive_rest, drive_rest_until;
+  CUstream step_stream; /* that stepped it last */
 
   /* Whether it was written to between the last two steps (early.c; under the enqueue lock). */
   uint64_t quiet_step, writes_then;

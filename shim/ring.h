@@ -103,6 +103,7 @@ struct ring {
   uint64_t calibration_next_step; /* state_step() at which the next try may be made */
 
   struct gates *gates;       /* allocated; NULL before the first drive run */
+  bool verdict_late;         /* a proof that the host waited for (step_drive.c) came too late */
   struct verifier *verifier; /* allocated; NULL before anything was to be verified */
 
   bool opened, staged, prepared, cannot_prepare;

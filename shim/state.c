@@ -350,7 +350,8 @@ static void rest(struct range *range, uint64_t step) {
     range->drive_rest = 0;
   range->drive_rest =
       range->drive_rest < DRIVE_REST_MOST ? 2 * range->drive_rest + 1 : DRIVE_REST_MOST;
-  range->drive_rest_until = step + range->drive_rest;
+  if (range->drive_rest_until < step + range->drive_rest)
+    range->drive_rest_until = step + range->drive_rest;
   range->drive_fetched = false;
 }
 
@@ -418,6 +419,27 @@ static bool begins_step(const struct pace *pace, const struct state_tensor *tens
   return !census_any(pace->context); /* the first, or the first after all was freed */
 }
 
+/* Streams that take turns may wait for each other: a step of one could find its state in frames that a step of the other
+   has yet to let go of. */
+static void note_step_stream(struct range *range, CUstream stream, uint64_t step) {
+  enum { STEPS_OF_ONE_STREAM = 64 };
+  if (atomic_load_explicit(&range->has_state, memory_order_relaxed) &&
+      range->step_stream != stream && range->drive_rest_until < step + STEPS_OF_ONE_STREAM)
+    range->drive_rest_until = step + STEPS_OF_ONE_STREAM;
+  range->step_stream = stream;
+}
+
+/* Before anything of the launch's is sent away. */
+static void note_step_streams(const struct pace *pace, const struct state_tensor *tensors,
+                              size_t count, CUstream stream) {
+  for (size_t i = 0; i < count; i++)
+    for (unsigned which = 0; which < TENSOR_STATES; which++) {
+      struct range *range = tensors[i].states[which] ? range_find(tensors[i].states[which]) : NULL;
+      if (range && range->context == pace->context)
+        note_step_stream(range, stream, pace->step);
+    }
+}
+
 static bool name(const struct pace *pace, const struct state_tensor *tensor, unsigned which,
                  CUstream stream) {
   if (!tensor->states[which])
@@ -430,6 +452,7 @@ static bool name(const struct pace *pace, const struct state_tensor *tensor, uns
     return false;
   }
   touch_stream(range, stream);
+  note_step_stream(range, stream, pace->step);
   return !atomic_exchange(&range->has_state, true);
 }
 
@@ -440,6 +463,7 @@ CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream
     return result;
   if (begins_step(pace, tensors, count)) {
     drive_step(pace->context);
+    note_step_streams(pace, tensors, count, stream);
     if (pace->step) {
       census_forget_before(pace->context, pace->step);
       result = settle(pace, stream);

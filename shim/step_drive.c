@@ -14,13 +14,15 @@
 #include "drive.h"
 #include "early.h"
 #include "frames.h"
-#include "move.h"
 #include "plan.h"
 #include "process.h"
 #include "range.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* How long the host waits for a launch's proof: the GPU may be waiting for what the program does next. */
+static const uint64_t verdict_wait_ns = 5000000000;
 
 /* More than any pair of launches has drive runs. */
 enum { GATES = 2 * BLOCKS_MOST, GATES_AT_ONCE = 64 };
@@ -240,7 +242,18 @@ void drive_leave(struct plan *plan) {
 }
 
 enum proof_outcome drive_verdict(const struct plan *plan) {
-  return worker_wait_proof(plan->ring->worker, move_wait_ns);
+  struct ring *ring = plan->ring;
+  if (ring->verdict_late)
+    return PROOF_UNKNOWN;
+  const enum proof_outcome outcome = worker_wait_proof(ring->worker, verdict_wait_ns);
+  if (outcome != PROOF_UNKNOWN)
+    return outcome;
+  ring->verdict_late = true;
+  report_reason(
+      "state on drives is streamed from now on: the CPU's step of it waits for the GPU to "
+      "come to the optimizer, which took longer than %llu s",
+      (unsigned long long)(verdict_wait_ns / 1000000000u));
+  return PROOF_UNKNOWN;
 }
 
 /* ---- for the program's kernel ---- */

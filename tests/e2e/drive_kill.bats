@@ -116,7 +116,7 @@ kill_often() {
     moment=$REPLY
     if [ -n "${FORKER-}" ]; then
       random $((moment + 1))
-      export FORKER_AT_US=$((REPLY / 2)),$REPLY FORKER_CHILDREN=$CHILDREN
+      export FORKER_AT_US=$((REPLY / 2)),$REPLY FORKER_CHILDREN=$CHILDREN FORKER_PROGRAM=${CHARLM##*/}
     fi
     echo "job $i by ${modes[i % ${#modes[@]}]}: killed after $moment us, forks at ${FORKER_AT_US:-none}"
     start_job "${modes[i % ${#modes[@]}]}"

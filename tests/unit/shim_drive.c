@@ -523,6 +523,23 @@ static const char *touched_at_any_moment(void) {
   return sent ? NULL : "the accesses were always first";
 }
 
+static const char *other_stream(void) {
+  CUstream streams[2];
+  struct state_tensor tensor;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(!driver.cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) &&
+        !driver.cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING));
+  tensor = (struct state_tensor){{m, v}, (size_t)PIECES * PIECE, 0};
+  for (unsigned i = 0; i < 6; i++)
+    CHECK(!step_names(&tensor, 1, streams[i % 2]) && on_drives(m) + on_drives(v) == 0);
+  for (unsigned i = 0; i < 70; i++)
+    CHECK(!step_names(&tensor, 1, streams[0]));
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES && !drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
 int main(void) {
   TEST_CASE("state goes to drives and comes back with its partners and every byte", "",
             goes_and_returns);
@@ -555,5 +572,6 @@ int main(void) {
   TEST_CASE("what is brought in again and again stays off drives twice as long each time", "",
             rests);
   TEST_CASE("what is brought in now and then soon goes to drives again", "", rests_briefly);
+  TEST_CASE("what several streams step in turn stays off drives", "", other_stream);
   return tap_done();
 }

@@ -14,7 +14,6 @@ enum { PIECE = 65536, PIECES = 12, UNITS = 2 * PIECES, TICKETS = 512 };
 enum { FLOATS = PIECE / 4 };
 
 struct driver driver;
-uint64_t move_wait_ns = 1;
 
 /* ---- ranges: two states of one tensor, and a parameter ---- */
 
@@ -166,9 +165,14 @@ static bool capture_open;
 bool process_capture_open(void) {
   return capture_open;
 }
+static unsigned proofs_asked;
+static uint64_t longest_ns;
+static bool proof_comes = true;
 enum proof_outcome worker_wait_proof(struct worker *worker, uint64_t limit_ns) {
-  (void)worker, (void)limit_ns;
-  return PROOF_PROVEN;
+  (void)worker;
+  proofs_asked++;
+  longest_ns = limit_ns > longest_ns ? limit_ns : longest_ns;
+  return proof_comes ? PROOF_PROVEN : PROOF_UNKNOWN;
 }
 CUresult plan_broken(struct plan *plan, CUresult result, const char *what) {
   (void)plan, (void)what;
@@ -448,6 +452,17 @@ static void test_waiting(void) {
   drive_leave(&plan);
 }
 
+static void test_verdict(void) {
+  begin();
+  bool wrong = drive_verdict(&plan) != PROOF_PROVEN || drive_verdict(&plan) != PROOF_PROVEN;
+  proof_comes = false;
+  wrong |= drive_verdict(&plan) != PROOF_UNKNOWN || longest_ns > 5000000000;
+  proof_comes = true;
+  tap_ok(!wrong && drive_verdict(&plan) == PROOF_UNKNOWN && proofs_asked == 3,
+         "the program is kept waiting for a proof some seconds at most, and after that for none");
+  ring.verdict_late = false;
+}
+
 /* ---- streamed ---- */
 
 static unsigned values_wrong(float offset_m, float offset_v) {
@@ -576,6 +591,7 @@ int main(void) {
   test_stretches();
   test_missing();
   test_waiting();
+  test_verdict();
   test_streamed();
   test_words();
   test_brought();

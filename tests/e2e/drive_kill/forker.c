@@ -1,13 +1,15 @@
 /* Preloaded into a job: a thread that forks at given moments, as a data loader's does, whatever the other threads are doing then. The
-   children live on until someone ends them. FORKER_AT_US=N,N,...: microseconds since the start; each child's number is a line of
-   FORKER_CHILDREN. */
+   children live on until someone ends them. Only in a program of the name FORKER_PROGRAM. FORKER_AT_US=N,N,...: microseconds since
+   the start; each child's number is a line of FORKER_CHILDREN. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,10 +44,11 @@ static void *fork_at(void *list) {
 
 __attribute__((constructor)) static void start(void) {
   static char list[256];
-  const char *moments = getenv("FORKER_AT_US"), *path = getenv("FORKER_CHILDREN");
+  const char *moments = getenv("FORKER_AT_US"), *path = getenv("FORKER_CHILDREN"),
+             *program = getenv("FORKER_PROGRAM");
   pthread_t thread;
   sigset_t all, before;
-  if (!moments || !path)
+  if (!moments || !path || !program || strcmp(program, program_invocation_short_name) != 0)
     return;
   (void)snprintf(list, sizeof list, "%s", moments);
   children = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
