@@ -4,7 +4,9 @@
    is the one that the caller would have met without us, from the libraries that the caller's own object names as needed, which may
    be in no other scope. Found at each call: some microseconds of a collective's many.
 
-   Calls that are looked up in NCCL by name don't come here; their kernels are met as launches (scan.c). */
+   Kernels that such a call launches on its thread work on what it told, or on memory of NCCL's own and registered buffers, which never
+   move. The end of a group launches what was called since its begin: who ends it here made its calls here. Calls that are looked up in
+   NCCL by name don't come here; their kernels, and those that NCCL launches on threads of its own, are met as launches (scan.c). */
 #include "driver.h"
 #include "elf.h"
 #include "process.h"
@@ -54,7 +56,10 @@ static size_t product(size_t a, size_t b) {
     if (process_active()) {                                                                        \
       told;                                                                                        \
     }                                                                                              \
-    return real arguments;                                                                         \
+    state_told(true);                                                                              \
+    const nccl_result result = real arguments;                                                     \
+    state_told(false);                                                                             \
+    return result;                                                                                 \
   }
 #define TOLD(address, elements, writes)                                                            \
   do {                                                                                             \
@@ -113,3 +118,4 @@ NCCL(ncclSend,
 NCCL(ncclRecv,
      (void *receive, size_t count, int type, int peer, void *communicator, CUstream stream),
      (receive, count, type, peer, communicator, stream), WRITES(receive, count))
+NCCL(ncclGroupEnd, (void), (), )

@@ -180,6 +180,12 @@ const struct foreach_list *state_adding_list(CUfunction function) {
 
 /* ---- launches ---- */
 
+static _Thread_local unsigned told; /* calls under way, one in another */
+
+void state_told(bool begins) {
+  told += begins ? 1 : -1u;
+}
+
 struct scan {
   CUstream stream;
   struct toucher by;                 /* asked for at the first hit */
@@ -359,7 +365,7 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     scan_extra(scan, extra);
   } else if (kernel_parameters) {
     const struct parameters *sizes = find_parameters(function);
-    if (!sizes || sizes->opaque) {
+    if (!sizes || (sizes->opaque && !told)) {
       touch_unseen();
       wants_all(scan);
     }

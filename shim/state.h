@@ -45,6 +45,10 @@ void state_forget_functions(void);
 CUresult state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
                               void **kernel_parameters, void **extra);
 
+/* A call that told by state_foreign_access what its kernels work on begins and ends on this thread: kernels of lists in memory that are
+   launched meanwhile reach nothing else. */
+void state_told(bool begins);
+
 /* The layout of a function's first parameter, if it is a kernel of PyTorch's foreach operators that adds to what its list names
    and writes nothing else; or NULL. */
 const struct foreach_list *state_adding_list(CUfunction);

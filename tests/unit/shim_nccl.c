@@ -25,6 +25,10 @@ CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, 
   told[told_count++].writes = writes;
   return answer;
 }
+static int told_depth;
+void state_told(bool begins) {
+  told_depth += begins ? 1 : -1;
+}
 bool process_active(void) {
   return true;
 }
@@ -37,6 +41,8 @@ static bool was(unsigned i, uintptr_t address, size_t bytes, bool writes) {
 /* tests/unit/shim_nccl_user.c, loaded RTLD_LOCAL: it alone needs the NCCL of shim_nccl_library.c. */
 static int (*user)(const char *call, const void *send, void *receive, size_t count, int type);
 static unsigned (*calls)(const char **last);
+static void (*watch)(const int *);
+static int (*watched)(void);
 
 static bool told_of(const char *call, size_t send_bytes, size_t receive_bytes, int type) {
   char send[8], receive[8];
@@ -46,6 +52,9 @@ static bool told_of(const char *call, size_t send_bytes, size_t receive_bytes, i
   const int result = user(call, send, receive, 10, type);
   unsigned i = 0;
   bool right = result == 0 && calls(&last) == before + 1 && !strcmp(last, call);
+  right &=
+      watched() == 1 &&
+      told_depth == 0; /* kernels were told while the library was in its call, and not longer */
   if (send_bytes)
     right &= was(i++, (uintptr_t)send, send_bytes, false);
   if (receive_bytes)
@@ -61,9 +70,13 @@ int main(void) {
   if (library) {
     *(void **)&user = dlsym(library, "nccl_user");
     *(void **)&calls = dlsym(library, "nccl_calls");
+    *(void **)&watch = dlsym(library, "nccl_watch");
+    *(void **)&watched = dlsym(library, "nccl_watched");
   }
-  if (!tap_ok(library && user && calls, "a library that needs NCCL is loaded for itself alone"))
+  if (!tap_ok(library && user && calls && watch && watched,
+              "a library that needs NCCL is loaded for itself alone"))
     return tap_done();
+  watch(&told_depth);
   tap_ok(told_of("ncclAllReduce", 40, 40, ncclFloat32),
          "an all-reduce reads and writes as many elements");
   tap_ok(told_of("ncclReduce", 20, 20, ncclBfloat16), "a reduce reads and writes as many elements");
@@ -78,6 +91,8 @@ int main(void) {
   tap_ok(told_of("ncclScatter", 160, 40, ncclFloat32), "a scatter reads for every rank");
   tap_ok(told_of("ncclSend", 10, 0, ncclFloat8e4m3), "a send reads");
   tap_ok(told_of("ncclRecv", 0, 40, ncclFloat32), "a receive writes");
+  tap_ok(told_of("ncclGroupEnd", 0, 0, ncclFloat32),
+         "the end of a group launches what was told before");
   tap_ok(told_of("ncclAllReduce", 80, 80, 99), "an unknown type counts as the largest");
 
   const char *last;

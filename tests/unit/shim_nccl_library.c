@@ -5,6 +5,19 @@ static unsigned calls;
 static const char *last_call = "";
 unsigned nccl_library_calls(const char **last);
 
+/* A number of the test's, as it was during the last call. */
+static const int *watched;
+static int watched_then;
+void nccl_library_watch(const int *number);
+int nccl_library_watched(void);
+
+void nccl_library_watch(const int *number) {
+  watched = number;
+}
+int nccl_library_watched(void) {
+  return watched_then;
+}
+
 unsigned nccl_library_calls(const char **last) {
   *last = last_call;
   return calls;
@@ -19,6 +32,7 @@ ncclResult_t ncclCommCount(ncclComm_t comm, int *count) {
   ncclResult_t name(__VA_ARGS__) {                                                                 \
     calls++;                                                                                       \
     last_call = #name;                                                                             \
+    watched_then = watched ? *watched : 0;                                                         \
     return ncclSuccess;                                                                            \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -40,3 +54,4 @@ CALL(ncclScatter, const void *a, void *b, size_t n, ncclDataType_t t, int r, ncc
      cudaStream_t s)
 CALL(ncclSend, const void *a, size_t n, ncclDataType_t t, int p, ncclComm_t c, cudaStream_t s)
 CALL(ncclRecv, void *b, size_t n, ncclDataType_t t, int p, ncclComm_t c, cudaStream_t s)
+CALL(ncclGroupEnd, void)

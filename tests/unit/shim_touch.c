@@ -287,6 +287,23 @@ static const char *opaque_kernels(void) {
   return NULL;
 }
 
+static const char *told_kernels(void) {
+  CHECK(state_on_drives());
+  takes(8, "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
+  uint64_t word = 0;
+  void *parameters[] = {&word};
+  state_told(true);
+  CHECK(!state_foreign_launch((CUfunction)&m, 1, NULL, parameters, NULL));
+  CHECK(!faults && on_drive(m) == 3 && touch_unseen_count() == 0);
+  word = m + PIECE; /* what it names counts as ever */
+  CHECK(!state_foreign_launch((CUfunction)&m, 1, NULL, parameters, NULL) && on_drive(m) == 0);
+  CHECK(to_drive(m + PIECE));
+  word = 0;
+  state_told(false);
+  CHECK(!state_foreign_launch((CUfunction)&m, 1, NULL, parameters, NULL) && on_drive(m) == 0);
+  return NULL;
+}
+
 static const char *unknown_tags(void) {
   CHECK(state_on_drives());
   void *extra[] = {(void *)77, NULL, CU_LAUNCH_PARAM_END};
@@ -328,6 +345,8 @@ int main(void) {
   TEST_CASE("an address in a list that can't be read is brought in and doesn't go home for it", "",
             large_unread_list);
   TEST_CASE("a kernel that works on lists in memory brings everything in", "", opaque_kernels);
+  TEST_CASE("a kernel of a call that told what it works on leaves the rest on drives", "",
+            told_kernels);
   TEST_CASE("an extra parameter of an unknown tag brings everything in", "", unknown_tags);
   TEST_CASE("kernel nodes bring in what they name, and graphs of unreadable kernels everything", "",
             kernel_nodes);
