@@ -72,7 +72,7 @@ kernel-table: test-programs
 .PHONY: test-long
 test-long:
 	$(MAKE) --no-print-directory bench-peers-build
-	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" OFFLOAD_TEST_KILLS=200 OFFLOAD_TEST_FLAT_STEPS=10000 $(MAKE) --no-print-directory test
+	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" OFFLOAD_TEST_KILLS=200 OFFLOAD_TEST_FLAT_STEPS=10000 TESTED_WHOLE=1 $(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-releases
 	$(MAKE) --no-print-directory kernel-table
 	$(MAKE) --no-print-directory test-mutants

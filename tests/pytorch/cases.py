@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 import torch
-from harness import HERE, MODES, RUN
+from harness import HERE, MODES, RUN, moved
 
 SCRIPTS = RUN.parent
 
@@ -35,7 +35,7 @@ def load(path):
     return module
 
 
-def case(*families, modes="cpu stream", moves=True, environment=None, offload=None, since=(2, 0)):
+def case(*families, modes="cpu stream", moves=True, environment=None, offload=None, since=(2, 0), skip=""):
     """Registers a case. Its docstring is the name of the test.
 
     families     rows of the report ("AdamW fp32") each of which must have been carried out in the mode under test
@@ -44,6 +44,7 @@ def case(*families, modes="cpu stream", moves=True, environment=None, offload=No
     environment  variables for the processes without and with the library
     offload      variables for the process with the library alone
     since        the first release of PyTorch that has what the case is about; with older ones there is no such case
+    skip         why it can't be run here, as tests/skips.txt has it; "": it can
     """
     def register(function):
         asked = modes.split()
@@ -58,7 +59,7 @@ def case(*families, modes="cpu stream", moves=True, environment=None, offload=No
             return function
         registered.append((function, {
             "name": function.__name__, "sentence": " ".join(function.__doc__.split()), "families": families,
-            "modes": asked, "moves": moves, "environment": environment or {}, "offload": offload or {}}))
+            "modes": asked, "moves": moves, "environment": environment or {}, "offload": offload or {}, "skip": skip}))
         return function
     return register
 
@@ -112,7 +113,7 @@ def undone(name, delta):
     """Sentences that say what the library should have done in a part of a case, a program or a rank, and has not."""
     mode = os.environ["OFFLOAD_STEP"]
     problems = []
-    if not delta["totals"]["moved_out_bytes"] + delta["totals"]["provisional_bytes"]:
+    if not moved(delta["totals"]):
         problems.append(f"{name}: no state moved to the host")
     if not sum(row["launches_" + mode] for row in delta["functions"] if row["elements_host"]):
         problems.append(f"{name}: no launch over state on the host was carried out by {mode}")
