@@ -21,8 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the host waits for a launch's proof: the GPU may be waiting for what the program does next. */
-static const uint64_t verdict_wait_ns = 5000000000;
+/* How long the host waits for a launch's proof while nothing is stepped: the GPU may be waiting for what the program does next. */
+static const uint64_t verdict_wait_ns = 10000000000;
 
 /* More than any pair of launches has drive runs. */
 enum { GATES = 2 * BLOCKS_MOST, GATES_AT_ONCE = 64 };

@@ -137,7 +137,7 @@ void worker_step(struct worker *, const struct piece_job *);
 /* Ends a launch whose last piece could not be told when it was handed over. */
 void worker_end_launch(struct worker *);
 
-/* What came of the last proof handed over, waiting for it at most `limit_ns`. */
+/* What came of the last proof handed over, waiting for it at most `limit_ns` since a job was done with. */
 enum proof_outcome { PROOF_UNKNOWN, PROOF_PROVEN, PROOF_SKIPPED, PROOF_REFUSED, PROOF_FAILED };
 enum proof_outcome worker_wait_proof(struct worker *, uint64_t limit_ns);
 
