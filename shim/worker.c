@@ -462,19 +462,22 @@ static struct timespec deadline_in(uint64_t limit_ns) {
 }
 
 enum proof_outcome worker_wait_proof(struct worker *worker, uint64_t limit_ns) {
-  struct timespec deadline = deadline_in(limit_ns);
+  const struct timespec deadline = deadline_in(limit_ns);
+  int result = 0;
   pthread_mutex_lock(&worker->lock);
-  uint32_t head = worker->head;
-  while (worker->proofs_done != worker->launches_begun &&
-         pthread_cond_timedwait(&worker->changed, &worker->lock, &deadline) == 0)
-    if (head != worker->head) {
-      head = worker->head;
-      deadline = deadline_in(limit_ns);
-    }
+  while (worker->proofs_done != worker->launches_begun && result == 0)
+    result = pthread_cond_timedwait(&worker->changed, &worker->lock, &deadline);
   const enum proof_outcome outcome =
       worker->proofs_done == worker->launches_begun ? worker->outcome : PROOF_UNKNOWN;
   pthread_mutex_unlock(&worker->lock);
   return outcome;
+}
+
+uint32_t worker_jobs_done(struct worker *worker) {
+  pthread_mutex_lock(&worker->lock);
+  const uint32_t done = worker->head;
+  pthread_mutex_unlock(&worker->lock);
+  return done;
 }
 
 bool worker_call(struct worker *worker, const struct adam_job *call) {

@@ -306,27 +306,6 @@ static void test_paged(struct worker *worker) {
   worker_end_launch(worker);
 }
 
-/* Pieces in front of a proof that take longer than the proof is waited for, but each for itself less. */
-static void test_slow_pieces(struct worker *worker) {
-  struct proof_job proof = proof_job(7, 2);
-  config.test_worker_lag_us = 120000;
-  device_proof(2, 5, false);
-  worker_prove(worker, &proof);
-  for (unsigned i = 0; i < SLOTS; i++) {
-    const struct piece_job piece = piece_job(&slots[i], 7, 1, i + 1 == SLOTS);
-    fill(&slots[i]);
-    atomic_store_explicit(&slots[i].words.ready, 7, memory_order_release);
-    worker_step(worker, &piece);
-  }
-  proof = proof_job(8, 2);
-  worker_prove(worker, &proof);
-  atomic_store_explicit(&proof_ready, 8, memory_order_release);
-  tap_ok(worker_wait_proof(worker, 400000000) == PROOF_PROVEN,
-         "a proof is waited for as long as pieces in front of it are done with in time");
-  config.test_worker_lag_us = 0;
-  worker_end_launch(worker);
-}
-
 /* Plays the down stream of many launches, each with a piece per slot. */
 struct device {
   uint32_t first, count;
@@ -443,7 +422,6 @@ int main(void) {
   test_refusal(worker);
   test_refusal_of_equals(worker);
   test_paged(worker);
-  test_slow_pieces(worker);
   test_many(worker);
 
   float g[4] = {1, 2, 3, 4}, m[4] = {0}, v[4] = {0}, u[4] = {0};
