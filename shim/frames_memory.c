@@ -13,7 +13,7 @@ static const size_t part_bytes_least = (size_t)16 << 20;
 
 static void unregister(unsigned char *base, size_t bytes, size_t part_bytes) {
   for (size_t at = 0; at < bytes; at += part_bytes)
-    (void)process_note(driver.cuMemHostUnregister(base + at), "cuMemHostUnregister");
+    (void)driver.cuMemHostUnregister(base + at); /* of a context that may be lost, and ends */
 }
 
 /* All of it, or nothing. */

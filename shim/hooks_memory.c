@@ -32,6 +32,7 @@ static CUresult pin(struct range *range) {
 
 /* The driver is going to be asked about an address. */
 static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
+  touch_use(range, pointer, pointer + 1);
   touch_again(range);
   return touch_absent(range, pointer, pointer + 1) ? drive_fault_bytes(pointer, 1) : CUDA_SUCCESS;
 }

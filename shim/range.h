@@ -35,6 +35,10 @@ struct piece {
   uint32_t unit;                /* of the store; on a drive, where there is no handle */
   _Atomic enum piece_tier tier; /* changes under the enqueue lock; a hint without */
   enum piece_plan plan;         /* of the step boundary at hand (state.c) */
+  /* Something not ours used it since the last step, reads included; and whether nothing had in the step before that (under the enqueue
+     lock): only that goes to drives. */
+  _Atomic bool foreign_used;
+  bool unused;
   unsigned char
       wanted;       /* by the fault-in at hand: in which of its rounds it was listed (drive.c) */
   bool provisional; /* began on the host because the device was full; confirmed or sent home by the
@@ -79,19 +83,16 @@ struct range {
   size_t known_count;
   struct range_stream streams[RANGE_STREAMS];
   _Atomic bool streams_lost; /* more streams than slots */
-  /* Foreign ones so far: a move gives up a piece when any of it changes meanwhile. What keeps the range off drives counts in the
-     upper half, what doesn't (touch.h) in the lower. */
+  /* Foreign ones so far: a move gives up a piece when it changes meanwhile. */
   _Atomic uint64_t touches;
   _Atomic uint64_t writes; /* of these, that may have written anywhere in it; moves count as well */
 
-  /* Under the enqueue lock (state.c): `touches` when pieces were last chosen, and at the last step's end; whether nothing that keeps
-     it off drives had come in the step before that. */
-  uint64_t touches_noted, touches_settled;
-  bool untouched;
+  uint64_t touches_noted; /* when pieces were last chosen (state.c, under the enqueue lock) */
 
   /* Brought in since the last settle; how many steps it then stays off drives, twice as many each time that comes soon after, and until which. Under the
      enqueue lock. */
   bool drive_fetched;
+  bool rests;
   uint64_t drive_rest, drive_rest_until;
   CUstream step_stream; /* that stepped it last */
 

@@ -213,7 +213,7 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
     if (scan->range && !touch_range(scan->range, &scan->by))
       scan->range = NULL;
     else if (scan->range)
-      touch_passing(scan->range);
+      touch_again(scan->range);
   }
   if (!scan->range || (weak && scan->listed))
     return;
@@ -224,6 +224,7 @@ static void hit_held(struct scan *scan, uintptr_t address, bool weak) {
   if (scan->by.captured) {
     touch_want(scan->wants, scan->range, scan->range->base, scan->to);
   } else {
+    touch_use(scan->range, address, end);
     touch_again(scan->range); /* behind this address's mark (drive.h) */
     touch_want(scan->wants, scan->range, address, end);
   }

@@ -10,7 +10,7 @@
               stay, or move now (the states of a tensor are a ring: of three, one that stays keeps
               both others). Taking one away may take others away, hence the fixpoint. Half and not all: one
               small tensor whose partner must stay would hold back a whole piece
-     to drive beyond the host budget, where drives are named: nothing foreign used its range during the last step, reads included (touches_that_keep),
+     to drive beyond the host budget, where drives are named: nothing foreign used it during the last step, reads included (touch_use),
               and of its state bytes all have their partners on the host or on drives, or going there
      home     on the host or a drive, not covered or touched by something foreign; provided that the
               device keeps a piece of room (from a drive in any case)
@@ -197,14 +197,11 @@ static struct touches_noted note_touches(const struct view *view) {
   return noted;
 }
 
-/* Whether something that keeps it off drives had touched it since the last step's end. */
-static bool kept_since_step(const struct range *range) {
-  return touches_that_keep(range->touches_noted) != touches_that_keep(range->touches_settled);
-}
-
 /* Only what the step alone used during the whole last step and since, as far as anybody can see, may be mapped nowhere. */
 static bool may_go_to_drive(const struct move_item *item) {
-  return item->range->untouched && !kept_since_step(item->range) && range_movable(item->range);
+  const struct piece *piece = &item->range->pieces[item->piece];
+  return piece->unused && !atomic_load(&piece->foreign_used) && !item->range->rests &&
+         range_movable(item->range);
 }
 
 /* Cuts the list: what is beyond `count` goes to drives as far as these have room (a list the caller frees), and what lost its
@@ -364,8 +361,9 @@ static bool note_step_end(const struct view *view, struct pace *pace,
     struct range *range = view->ranges[i];
     if (range->drive_fetched)
       rest(range, pace->step);
-    range->untouched = !kept_since_step(range) && pace->step >= range->drive_rest_until;
-    range->touches_settled = range->touches_noted;
+    range->rests = pace->step < range->drive_rest_until;
+    for (uint32_t k = 0; k < range->piece_count; k++)
+      range->pieces[k].unused = !atomic_exchange(&range->pieces[k].foreign_used, false);
   }
   return pace->readable;
 }

@@ -88,6 +88,14 @@ bool touch_mark(struct range *range, uintptr_t from, uintptr_t to) {
   return host;
 }
 
+void touch_use(struct range *range, uintptr_t from, uintptr_t to) {
+  const size_t last = (to - 1 - range->base) / range->piece_bytes;
+  for (size_t i = (from - range->base) / range->piece_bytes; i <= last && i < range->piece_count;
+       i++)
+    if (!atomic_load_explicit(&range->pieces[i].foreign_used, memory_order_relaxed))
+      atomic_store_explicit(&range->pieces[i].foreign_used, true, memory_order_relaxed);
+}
+
 bool touch_watched(const struct range *range) {
   return atomic_load_explicit(&range->has_state, memory_order_relaxed) ||
          atomic_load_explicit(&range->host_pieces, memory_order_relaxed) ||
@@ -108,10 +116,6 @@ bool touch_range(struct range *range, const struct toucher *by) {
 
 /* seq_cst, as all of it: whoever unmaps stores the tier and then reads this (drive.h). */
 void touch_again(struct range *range) {
-  atomic_fetch_add(&range->touches, (uint64_t)1 << 32);
-}
-
-void touch_passing(struct range *range) {
   atomic_fetch_add(&range->touches, 1);
 }
 
@@ -202,7 +206,7 @@ bool touch_only(const struct range *range, CUstream stream, CUstream own) {
 /* Of the context that the stream belongs to: from another it couldn't be waited for. Not under the
    enqueue lock, which is held while a driver blocks on a full queue: a move that is under way gives
    up what was touched meanwhile. */
-static CUresult touch_all(CUstream stream, void (*count)(struct range *)) {
+static CUresult touch_all(CUstream stream, bool bring) {
   uintptr_t low, high;
   range_watched(&low, &high);
   if (low >= high)
@@ -215,24 +219,24 @@ static CUresult touch_all(CUstream stream, void (*count)(struct range *)) {
   for (size_t i = 0; (range = range_nth(i)); i++)
     if (range->context == context) {
       touch_stream(range, stream);
-      count(range);
+      touch_again(range);
     }
   range_table_release();
-  const struct touch_wants wants = {.all = count == touch_again};
+  const struct touch_wants wants = {.all = bring};
   return touch_bring(&wants);
 }
 
 CUresult touch_everything(CUstream stream) {
   touch_unseen();
-  return touch_all(stream, touch_again);
+  return touch_all(stream, true);
 }
 
-/* What a graph names it holds, and what is held stays off drives without being counted. */
+/* What a graph names it holds, and what is held stays off drives without being marked. */
 CUresult touch_graph_launch(CUstream stream) {
   if (atomic_load(&graphs_reach_all))
     return touch_everything(stream);
   atomic_fetch_add(&unseen, 1);
-  return touch_all(stream, touch_passing);
+  return touch_all(stream, false);
 }
 
 void touch_hold_everything(struct graph_holder holder) {
@@ -267,8 +271,10 @@ CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, 
       touch_written(range);
       host = touch_mark(range, address, end); /* before the touch is counted (drive.h) */
     }
-    if (touch_range(range, &by))
+    if (touch_range(range, &by)) {
+      touch_use(range, address, end);
       touch_again(range);
+    }
     if (by.captured)
       touch_want(&wants, range, range->base, range->base + range->bytes);
     else

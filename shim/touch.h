@@ -42,6 +42,8 @@ bool touch_watched(const struct range *);
 bool touch_range(struct range *, const struct toucher *);
 uintptr_t touch_state_end(const struct range *, uintptr_t address);
 bool touch_mark(struct range *, uintptr_t from, uintptr_t to);
+/* The pieces of [from, to) as used, if only read: they stay off drives for a step. */
+void touch_use(struct range *, uintptr_t from, uintptr_t to);
 
 /* What of that is on drives, and must be brought in before the real call (drive.h). For each: it is marked, the touch is
    counted by touch_again, then touch_want reads where it is, all under the table's lock; touch_bring is called
@@ -56,12 +58,6 @@ struct touch_wants {
   } runs[TOUCH_RUNS];
 };
 void touch_again(struct range *);
-/* Counted for moves that are under way, but no reason to stay off drives: what only may be a use, of an address that it is known not to
-   name. */
-void touch_passing(struct range *);
-static inline uint64_t touches_that_keep(uint64_t touches) {
-  return touches >> 32;
-}
 bool touch_absent(const struct range *, uintptr_t from, uintptr_t to);
 void touch_want(struct touch_wants *, const struct range *, uintptr_t from, uintptr_t to);
 /* CUDA_SUCCESS, or the answer of a call that must not be made. */

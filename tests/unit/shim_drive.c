@@ -66,14 +66,16 @@ static const char *beyond_the_host(void) {
   return NULL;
 }
 
+/* By pieces: its partner stays as well, and the others go. */
 static const char *reads_keep(void) {
   const char *wrong_begin = begin(0, 1);
   if (wrong_begin)
     return wrong_begin;
   for (unsigned i = 0; i < 4; i++) {
-    state_foreign_access(m, PIECE, NULL, false);
-    CHECK(!step() && on_drives(m) == 0 && on_drives(v) == 0);
+    CHECK(!state_foreign_access(m, PIECE, NULL, false) && !step());
+    CHECK(on_drives(m) == PIECES - 1 && on_drives(v) == PIECES - 1);
   }
+  CHECK(!report.totals.drive_faults && range_find(m)->pieces[0].tier == PIECE_DEVICE);
   CHECK(!step() && on_drives(m) == PIECES && on_drives(v) == PIECES);
   return NULL;
 }
@@ -321,7 +323,8 @@ static const char *evicted(void) {
     return wrong_begin;
   CHECK(on_drives(m) == 0);
   drive_units = 1024;
-  CHECK(!state_foreign_access(m, 1, NULL, false) && evict(4 * (size_t)PIECE) == 0); /* in use */
+  CHECK(!state_foreign_access(m, (size_t)PIECES * PIECE, NULL, false) &&
+        evict(4 * (size_t)PIECE) == 0); /* in use */
   drive_units = 0;
   CHECK(!step() && !step() && on_drives(m) == 0);
   drive_units = 1024;

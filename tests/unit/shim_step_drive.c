@@ -161,17 +161,34 @@ static char stopped[600];
 void process_stop(const char *reason) {
   snprintf(stopped, sizeof stopped, "%s", reason);
 }
+bool process_active(void) {
+  return !stopped[0];
+}
+CUresult process_note_failure(CUresult result, const char *where) {
+  if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
+    process_stop(where);
+  return result;
+}
 static bool capture_open;
 bool process_capture_open(void) {
   return capture_open;
 }
 static unsigned proofs_asked;
-static uint64_t longest_ns;
+static uint64_t waited_ns;
 static bool proof_comes = true;
+static uint32_t jobs_done, jobs_in_front; /* one is done at every question */
+uint32_t worker_jobs_done(struct worker *worker) {
+  (void)worker;
+  if (jobs_in_front) {
+    jobs_in_front--;
+    jobs_done++;
+  }
+  return jobs_done;
+}
 enum proof_outcome worker_wait_proof(struct worker *worker, uint64_t limit_ns) {
   (void)worker;
   proofs_asked++;
-  longest_ns = limit_ns > longest_ns ? limit_ns : longest_ns;
+  waited_ns += limit_ns;
   return proof_comes ? PROOF_PROVEN : PROOF_UNKNOWN;
 }
 CUresult plan_broken(struct plan *plan, CUresult result, const char *what) {
@@ -452,14 +469,34 @@ static void test_waiting(void) {
   drive_leave(&plan);
 }
 
+static CUresult query_answer = CUDA_ERROR_NOT_READY;
+static CUresult stream_query(CUstream stream) {
+  (void)stream;
+  return query_answer;
+}
+
 static void test_verdict(void) {
   begin();
+  driver.cuStreamQuery = stream_query;
   bool wrong = drive_verdict(&plan) != PROOF_PROVEN || drive_verdict(&plan) != PROOF_PROVEN;
+  wrong |= proofs_asked != 2;
   proof_comes = false;
-  wrong |= drive_verdict(&plan) != PROOF_UNKNOWN || longest_ns > 5000000000;
+  query_answer = CUDA_ERROR_ILLEGAL_ADDRESS;
+  stopped[0] = 0;
+  wrong |= drive_verdict(&plan) != PROOF_UNKNOWN || !stopped[0];
+  tap_ok(!wrong && proofs_asked == 3 && !ring.verdict_late,
+         "no proof is waited for that a lost GPU would have to bring");
+  query_answer = CUDA_ERROR_NOT_READY;
+  stopped[0] = 0;
+  waited_ns = 0;
+  jobs_in_front = 30;
+  wrong =
+      drive_verdict(&plan) != PROOF_UNKNOWN || waited_ns > 12000000000 || waited_ns < 11000000000;
+  const unsigned asked = proofs_asked;
   proof_comes = true;
-  tap_ok(!wrong && drive_verdict(&plan) == PROOF_UNKNOWN && proofs_asked == 3,
-         "the program is kept waiting for a proof some seconds at most, and after that for none");
+  tap_ok(!wrong && drive_verdict(&plan) == PROOF_UNKNOWN && proofs_asked == asked,
+         "the program is kept waiting for a proof ten seconds after the last piece at most, and "
+         "then for none");
   ring.verdict_late = false;
 }
 
