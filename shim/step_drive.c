@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the host waits for a launch's proof: the GPU may be waiting for what the program does next. */
-static const uint64_t verdict_wait_ns = 5000000000;
+/* How long the host waits for a launch's proof while nothing is stepped: the GPU may be waiting for what the program does next. */
+static const uint64_t verdict_wait_ns = 10000000000;
 
 /* More than any pair of launches has drive runs. */
 enum { GATES = 2 * BLOCKS_MOST, GATES_AT_ONCE = 64 };
@@ -256,10 +256,16 @@ enum proof_outcome drive_verdict(const struct plan *plan) {
   struct ring *ring = plan->ring;
   if (ring->verdict_late)
     return PROOF_UNKNOWN;
+  uint32_t before = worker_jobs_done(ring->worker);
   for (uint64_t waited_ns = 0; waited_ns < verdict_wait_ns; waited_ns += poll_ns) {
     const enum proof_outcome outcome = worker_wait_proof(ring->worker, poll_ns);
     if (outcome != PROOF_UNKNOWN || lost(ring))
       return outcome;
+    /* Pieces in front of the proof may wait for slow drives: that says nothing about the GPU. */
+    const uint32_t done = worker_jobs_done(ring->worker);
+    if (done != before)
+      waited_ns = 0;
+    before = done;
   }
   ring->verdict_late = true;
   report_reason(

@@ -473,6 +473,13 @@ enum proof_outcome worker_wait_proof(struct worker *worker, uint64_t limit_ns) {
   return outcome;
 }
 
+uint32_t worker_jobs_done(struct worker *worker) {
+  pthread_mutex_lock(&worker->lock);
+  const uint32_t done = worker->head;
+  pthread_mutex_unlock(&worker->lock);
+  return done;
+}
+
 bool worker_call(struct worker *worker, const struct adam_job *call) {
   hand_over(worker, &(struct job){.kind = JOB_CALL, .call = call});
   pthread_mutex_lock(&worker->lock);

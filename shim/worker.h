@@ -140,6 +140,8 @@ void worker_end_launch(struct worker *);
 /* What came of the last proof handed over, waiting for it at most `limit_ns`. */
 enum proof_outcome { PROOF_UNKNOWN, PROOF_PROVEN, PROOF_SKIPPED, PROOF_REFUSED, PROOF_FAILED };
 enum proof_outcome worker_wait_proof(struct worker *, uint64_t limit_ns);
+/* Jobs done with, proofs and pieces. Wraps. */
+uint32_t worker_jobs_done(struct worker *);
 
 /* Lets the team do a job at once, outside of any launch, and waits for it (calibration). False when
    the job is none that it can do. */

@@ -77,7 +77,7 @@ same_on_drive() {
   SECONDS=0
   PIECE=256KiB STAGING=8MiB GPUSIM_DEADLOCK_MS=60000 same_on_drive cpu step_program "$PTX" copies=0 steps=5 gate=3
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "the CPU's steps and then streamed ones"
-  [ "$SECONDS" -lt 40 ] # three proofs, of five seconds each if all were waited for, and the program alone
+  [ "$SECONDS" -lt 29 ] # three proofs, of ten seconds each if all were waited for
   expect '[.reasons[] | select(test("streamed from now on"))] | length == 1' "why, once"
 }
 

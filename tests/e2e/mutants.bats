@@ -56,6 +56,24 @@ SLICES=8
   grep -q "^mutants.py: the tests' programs do not build:" <<<"$output"
 }
 
+@test "a mutant whose test can't be run here is told as skipped, and one that a single test could try is not" {
+  copy=$BATS_TEST_TMPDIR/copy
+  mkdir -p "$copy/tests" "$copy/build" "$copy/shim"
+  cp "$ROOT/tests/mutants.py" "$copy/tests/"
+  printf '#!/bin/sh\necho "ok 1 - a # skip not here"\nexit 0\n' >"$copy/shim/t.c"
+  printf '#!/bin/sh\necho "ok 1 - a # skip not here"\necho "ok 2 - b"\nexit 0\n' >"$copy/shim/u.c"
+  printf 'build/%%: shim/%%.c\n\tcp $< $@; chmod +x $@\n' >"$copy/Makefile"
+  {
+    printf '[skipped]\nrule = r\nfile = shim/t.c\nfind = bin/sh\nreplace = bin/bash\ntest = unit t\n'
+    printf '[unnoticed]\nrule = r\nfile = shim/u.c\nfind = bin/sh\nreplace = bin/bash\ntest = unit u\n'
+  } >"$copy/tests/mutants.def"
+  run python3 "$copy/tests/mutants.py"
+  echo "$output"
+  [ "$status" -eq 1 ]
+  grep -q '^ok 1 - mutant skipped: r (skipped)' <<<"$output"
+  grep -q '^not ok 2 - mutant unnoticed: r (survived)' <<<"$output"
+}
+
 @test "a mutant whose text or test is gone is found without running it" {
   copy=$BATS_TEST_TMPDIR/copy
   mkdir -p "$copy/tests/e2e" "$copy/shim"
