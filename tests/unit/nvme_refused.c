@@ -239,9 +239,10 @@ static bool has_flag(const void *address, const char *flag) {
 
 static unsigned char *huge;
 
-static int touch(enum engine_rung rung) {
+static int has_slab(enum engine_rung rung) {
+  unsigned char resident;
   (void)rung;
-  return *(volatile unsigned char *)huge;
+  return mincore(huge, 1, &resident) == 0 || errno != ENOMEM;
 }
 
 static void slab_memory(void) {
@@ -253,9 +254,8 @@ static void slab_memory(void) {
   else
     tap_ok(has_flag(huge, " hg"), "a slab asks for huge pages");
   huge[0] = 1;
-  const int status = in_child(touch, ENGINE_AUTO);
-  tap_ok(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "a forked child has no slab (%d)",
-         status);
+  const int status = in_child(has_slab, ENGINE_AUTO);
+  tap_ok(status == 0, "a forked child has no slab (status %d)", status);
   char *odd = engine_slab_map(5000);
   tap_ok(odd != NULL, "a slab of any size is had");
   if (odd)
