@@ -231,10 +231,12 @@ void engine_submit(struct engine *engine, struct engine_request *request) {
     engine->head = request;
   engine->tail = request;
   engine->open_requests++;
-  if (engine->rung == ENGINE_THREADS)
+  if (engine->rung == ENGINE_THREADS) {
     pthread_cond_broadcast(&engine->work);
-  else /* under the lock: after it the engine may be done and gone */
-    engine_ring_wake(engine);
+  } else if (engine->dozing && engine->in_flight < engine->config.depth) {
+    engine->dozing = false;
+    engine_ring_wake(engine); /* under the lock: after it the engine may be done and gone */
+  }
   pthread_mutex_unlock(&engine->lock);
 }
 

@@ -38,6 +38,7 @@ struct engine {
   unsigned in_flight;     /* blocks */
   unsigned open_requests; /* submitted, `done` not returned */
   bool closing;
+  bool dozing; /* the ring's thread waits, and found no request */
   uint64_t read_bytes, written_bytes, resubmitted, retried;
   struct engine_ring *ring;
   pthread_t threads[ENGINE_DEPTH_MOST];

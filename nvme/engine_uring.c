@@ -3,7 +3,7 @@
    alone; engine_ring_wake may be called from any thread, all else from the ring's.
 
    The thread waits in the kernel for completions. A poll of an event descriptor is always among what it waits for, so a
-   request that comes meanwhile wakes it. */
+   request that comes meanwhile wakes it; one that comes while it is awake, or all may be under way, is found without. */
 #define _GNU_SOURCE
 #include "engine_internal.h"
 #include <errno.h>
@@ -207,9 +207,10 @@ static void collect(struct engine *engine, struct engine_ring *ring) {
 }
 
 /* Blocks from the queue into free slots. A block may end as it begins; its slot then takes the next. False: there is nothing
-   left and nothing comes. */
+   left and nothing comes. Unless somebody is to be told, the thread is going to wait. */
 static bool fill(struct engine *engine, struct engine_ring *ring) {
   unsigned slot = 0;
+  const bool waits = !ring->over.first;
   while (slot < ENGINE_DEPTH_MOST) {
     if (ring->used[slot]) {
       slot++;
@@ -218,6 +219,7 @@ static bool fill(struct engine *engine, struct engine_ring *ring) {
     pthread_mutex_lock(&engine->lock);
     const bool finished = engine_finished(engine);
     const bool taken = engine_take(engine, &ring->blocks[slot]);
+    engine->dozing = waits && !taken;
     pthread_mutex_unlock(&engine->lock);
     if (finished)
       return false;

@@ -256,13 +256,14 @@ enum proof_outcome drive_verdict(const struct plan *plan) {
   struct ring *ring = plan->ring;
   if (ring->verdict_late)
     return PROOF_UNKNOWN;
-  uint32_t before = worker_jobs_done(ring->worker), done = before;
+  uint32_t before = worker_jobs_done(ring->worker);
   for (uint64_t waited_ns = 0; waited_ns < verdict_wait_ns; waited_ns += poll_ns) {
     const enum proof_outcome outcome = worker_wait_proof(ring->worker, poll_ns);
     if (outcome != PROOF_UNKNOWN || lost(ring))
       return outcome;
     /* Pieces in front of the proof may wait for slow drives: that says nothing about the GPU. */
-    if ((done = worker_jobs_done(ring->worker)) != before)
+    const uint32_t done = worker_jobs_done(ring->worker);
+    if (done != before)
       waited_ns = 0;
     before = done;
   }

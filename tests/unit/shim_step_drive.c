@@ -292,7 +292,7 @@ CUresult plan_launch(const struct plan *of, const unsigned char *list, unsigned 
       float *at =
           (float *)metadata_address(family, list, (enum tensor_list)(LIST_STATE + state), tensor) +
           (size_t)metadata_block_chunk(family, list, block) * CHUNK_ELEMENTS;
-      wrong_streams += (char *)at < slots[0] || (char *)(at + elements) > slots[2];
+      wrong_streams += (char *)at < slots[0] || (char *)(at + elements) > slots[0] + sizeof slots;
       for (uint64_t i = 0; i < elements; i++)
         at[i] += (float)(1 + state);
     }
@@ -507,9 +507,10 @@ static unsigned values_wrong(float offset_m, float offset_v) {
   for (unsigned state = 0; state < 2; state++)
     for (size_t i = 0; i < PIECES * (size_t)FLOATS; i++) {
       const size_t first = state ? FIRST_V : FIRST_M, piece = i / FLOATS;
-      const float *at = pieces[state][piece].tier == PIECE_DRIVE
-                            ? (const float *)frames[state * PIECES + piece] + i % FLOATS
-                            : (const float *)ranges[state].base + i;
+      const float *at =
+          pieces[state][piece].tier == PIECE_DRIVE
+              ? (const float *)(const void *)frames[state * PIECES + piece] + i % FLOATS
+              : (const float *)ranges[state].base + i;
       const float expected =
           (float)i + (i >= first && i < first + ELEMENTS ? (state ? offset_v : offset_m) : 0);
       wrong += *at != expected;
@@ -524,7 +525,7 @@ static void test_streamed(void) {
     for (size_t i = 0; i < PIECES * (size_t)FLOATS; i++) {
       const size_t piece = i / FLOATS;
       float *at = pieces[state][piece].tier == PIECE_DRIVE
-                      ? (float *)frames[state * PIECES + piece]
+                      ? (float *)(void *)frames[state * PIECES + piece]
                       : (float *)ranges[state].base + piece * FLOATS;
       at[i % FLOATS] = (float)i;
     }
