@@ -36,6 +36,7 @@ ncclResult_t ncclCommCount(ncclComm_t comm, int *count) {
     return ncclSuccess;                                                                            \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+/* NOLINTBEGIN(misc-unused-parameters): nothing looks at them */
 CALL(ncclAllReduce, const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c,
      cudaStream_t s)
 CALL(ncclReduce, const void *a, void *b, size_t n, ncclDataType_t t, ncclRedOp_t o, int r,
@@ -55,3 +56,4 @@ CALL(ncclScatter, const void *a, void *b, size_t n, ncclDataType_t t, int r, ncc
 CALL(ncclSend, const void *a, size_t n, ncclDataType_t t, int p, ncclComm_t c, cudaStream_t s)
 CALL(ncclRecv, void *b, size_t n, ncclDataType_t t, int p, ncclComm_t c, cudaStream_t s)
 CALL(ncclGroupEnd, void)
+/* NOLINTEND(misc-unused-parameters) */
