@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Everything that is ours built with sanitizers: the simulated GPU, the library and the unit tests, and one whole run.
 load ../lib/e2e
+load ../lib/loop
 
 # built SAN: the folder of a sanitizer build, which is made or brought up to date.
 built() {
@@ -28,9 +29,14 @@ sanitized() {
   export OFFLOAD_CALLERS='*' # a sanitizer's own frames stand between the caller and us
 }
 
-# clean MODE: the last program under the preload was stepped by MODE, and no sanitizer said a word.
+# unsaid: no sanitizer said a word of the last program under the preload.
+unsaid() {
+  ! grep -E 'ERROR: (Address|Thread|Leak)Sanitizer|runtime error|WARNING: ThreadSanitizer' "$BATS_TEST_TMPDIR/with.err"
+}
+
+# clean MODE: nor was it stepped by anything but MODE.
 clean() {
-  ! grep -E 'ERROR: (Address|Thread|Leak)Sanitizer|runtime error|WARNING: ThreadSanitizer' "$BATS_TEST_TMPDIR/with.err" || return 1
+  unsaid || return 1
   assert_done "$1"
 }
 
@@ -55,6 +61,26 @@ types() {
   done
 }
 
+# drives SAN: steps whose state comes from a drive, by cpu and by stream, then with a drive that fails.
+drives() {
+  local reason fault
+  reason=$(loop_why_not)
+  [ -z "$reason" ] || skip "$reason"
+  sanitized "$1" || return 1
+  loop_mount 1 64M || return 1
+  for mode in cpu stream; do
+    for fault in "" write_eio=60 read_eio=60+; do
+      OFFLOAD_TEST_NVME=$fault OFFLOAD_STEP=$mode OFFLOAD_HOST_MEMORY=64KiB OFFLOAD_PIECE=64KiB OFFLOAD_NVME=${LOOP_DIRECTORIES[0]} \
+        OFFLOAD_NVME_STAGING=2MiB under_preload "$SIM" "$BUILD/tests/e2e/step_program" "$BUILD/tests/e2e/exact-212-adamw.ptx" \
+        copies=0 steps=4 groups=2 chunks=10
+      unsaid || return 1
+      [ "$fault" = read_eio=60+ ] || assert_ended || return 1
+      expect '.totals.elements_drive > 0 and .totals.drive_read_bytes > 0' "elements stepped whose state was read from a drive" || return 1
+    done
+  done
+}
+teardown() { loop_unmount; }
+
 export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
 @test "the unit tests, the simulated GPU's among them, run clean under AddressSanitizer and UBSan" {
@@ -67,6 +93,9 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=
 @test "steps of every type by cpu are clean under AddressSanitizer and UBSan" {
   types address,undefined
 }
+@test "steps of state on drives, and drives that fail, are clean under AddressSanitizer and UBSan" {
+  drives address,undefined
+}
 @test "the unit tests, the simulated GPU's among them, run clean under ThreadSanitizer" {
   built thread
   unit thread
@@ -76,4 +105,7 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=
 }
 @test "steps of every type by cpu are clean under ThreadSanitizer" {
   types thread
+}
+@test "steps of state on drives, and drives that fail, are clean under ThreadSanitizer" {
+  drives thread
 }

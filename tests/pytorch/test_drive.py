@@ -19,7 +19,7 @@ DIRECTORIES, MISSING = drives.mount(2, 128 * MIB)
 WHOLE = bool(os.environ.get("TESTED_WHOLE"))  # every combination, and not today's alone
 TODAY = datetime.date.today().toordinal()
 
-# PyTorch's segments are 2 MiB, and m and v of a matrix of 1 MiB fill one: a segment that holds activations, too, stays off drives.
+# PyTorch's segments are 2 MiB, and m and v of a matrix of 1 MiB fill one.
 WIDTH, MATRICES = 512, 6
 MODEL_STATE_BYTES = 2 * 4 * MATRICES * WIDTH * WIDTH
 # Two layers; their matrices of 1 MiB fill segments, as above.
