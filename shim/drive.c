@@ -191,18 +191,25 @@ static bool stepped(const struct range *range, uint32_t first, uint32_t last) {
   return false;
 }
 
-/* Takes the enqueue lock once no step works on the pieces, or after `let_ns`: a step may wait on the GPU for what another thread is
-   about to launch, which may want the lock. */
-static void lock_between_steps(const struct range *range, uint32_t first, uint32_t last) {
-  static const uint64_t let_ns = 5000000000;
+/* How long whoever wants pieces back lets a step work on them that may wait on the GPU for what another thread is about to launch,
+   which may want the enqueue lock. */
+static const uint64_t let_ns = 5000000000;
+
+/* Not under the enqueue lock. */
+static void let_others_launch(void) {
   const struct timespec pause = {.tv_nsec = 50000};
+  const int cancel = cancel_hold(); /* the pause is where a thread could be cancelled */
+  nanosleep(&pause, NULL);
+  cancel_allow(cancel);
+}
+
+/* Takes the enqueue lock once no step works on the pieces, or after `let_ns`. */
+static void lock_between_steps(const struct range *range, uint32_t first, uint32_t last) {
   const uint64_t end_ns = drain_now_ns() + let_ns;
   enqueue_lock();
   while (stepped(range, first, last) && drain_now_ns() < end_ns) {
     enqueue_unlock();
-    const int cancel = cancel_hold(); /* the pause is where a thread could be cancelled */
-    nanosleep(&pause, NULL);
-    cancel_allow(cancel);
+    let_others_launch();
     enqueue_lock();
   }
 }
@@ -232,18 +239,37 @@ CUresult drive_fault_bytes(uintptr_t address, size_t bytes) {
   return result;
 }
 
-CUresult drive_fault_all(CUcontext context) {
-  CUresult result = CUDA_SUCCESS;
+/* A range of the context (NULL: of any) with pieces on drives, one that no step works on if there is one. Under the enqueue lock. */
+static struct range *next_on_drives(CUcontext context, bool *in_step) {
   size_t count = 0;
-  if (!range_any_drive())
-    return result;
-  enqueue_lock();
-  struct range **list = range_list(&count);
-  for (size_t i = 0; i < count && !result; i++)
-    if (!context || list[i]->context == context)
-      result = drive_fault_locked(list[i], 0, list[i]->piece_count - 1);
-  enqueue_unlock();
+  struct range **list = range_list(&count), *found = NULL;
+  *in_step = true;
+  for (size_t i = 0; i < count && *in_step; i++)
+    if ((!context || list[i]->context == context) && atomic_load(&list[i]->drive_pieces)) {
+      found = list[i];
+      *in_step = stepped(found, 0, found->piece_count - 1);
+    }
   free(list);
+  return found;
+}
+
+/* Ranges may go while the lock is let go of, so each is looked for anew. */
+CUresult drive_fault_all(CUcontext context) {
+  const uint64_t end_ns = drain_now_ns() + let_ns;
+  CUresult result = CUDA_SUCCESS;
+  bool more = range_any_drive();
+  while (more && !result) {
+    bool in_step;
+    enqueue_lock();
+    struct range *range = next_on_drives(context, &in_step);
+    const bool wait = range && in_step && drain_now_ns() < end_ns;
+    if (range && !wait)
+      result = drive_fault_locked(range, 0, range->piece_count - 1);
+    more = wait || (range && !atomic_load(&range->drive_pieces));
+    enqueue_unlock();
+    if (wait)
+      let_others_launch();
+  }
   return result;
 }
 

@@ -20,6 +20,7 @@ setup() {
   mkdir -p "$TMPDIR"
   set -o pipefail
 }
+teardown() { loop_unmount; }
 
 # plainly PROGRAM WORDS...: without the library, to without.out; its status in $plain_status. Through a pipe, which a daemon
 # keeps open.
@@ -233,12 +234,13 @@ loaders() {
   reason=$(loop_why_not)
   [ -z "$reason" ] || skip "$reason"
   loop_mount 1 64M
-  plainly threads step-held
-  OFFLOAD_HOST_MEMORY=0 OFFLOAD_NVME=${LOOP_DIRECTORIES[0]} OFFLOAD_NVME_STAGING=4MiB preloaded stream threads step-held
-  loop_unmount
-  [ "$(report '.totals.elements_drive > 0 and .totals.drive_faults > 0')" = true ]
-  same
-  assert_clean
+  for word in step-held all-held; do
+    plainly threads $word
+    OFFLOAD_HOST_MEMORY=0 OFFLOAD_NVME=${LOOP_DIRECTORIES[0]} OFFLOAD_NVME_STAGING=4MiB preloaded stream threads $word
+    [ "$(report '.totals.elements_drive > 0 and .totals.drive_faults > 0')" = true ]
+    same
+    assert_clean
+  done
 }
 
 @test "signals that interrupt every wait change nothing" {

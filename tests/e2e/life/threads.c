@@ -107,12 +107,25 @@ static void *release_step(void *word) {
   return NULL;
 }
 
+/* One page of the state. */
+static void copy_state(CUdeviceptr copy) {
+  CU(cuMemcpyDtoDAsync(copy, trainer.arrays[2], 4096, trainer.stream));
+}
+
+/* A call that may write anywhere, as far as anybody can tell. */
+static void write_word(CUdeviceptr copy) {
+  CUstreamBatchMemOpParams write = {0};
+  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  write.writeValue.address = copy;
+  write.writeValue.value = 1;
+  CU(cuStreamBatchMemOp(trainer.stream, 1, &write, 0));
+}
+
 /* What the program wants of the state is ordered behind a step that waits on the GPU for the other thread. */
-static void step_held(const char *unused) {
+static void held(void (*want)(CUdeviceptr copy)) {
   void *word = NULL;
   CUdeviceptr copy;
   pthread_t thread;
-  (void)unused;
   train(&trainer, 6);
   CU(trainer_open(&beside, kernel_path, 3));
   for (int i = 0; i < 6; i++) {
@@ -126,9 +139,19 @@ static void step_held(const char *unused) {
   CU(cuStreamWaitValue32(trainer.stream, (CUdeviceptr)(uintptr_t)word, 1, CU_STREAM_WAIT_VALUE_EQ));
   CU(trainer_steps(&trainer, 1));
   CHECK(!pthread_create(&thread, NULL, release_step, word));
-  CU(cuMemcpyDtoDAsync(copy, trainer.arrays[2], 4096, trainer.stream));
+  want(copy);
   CHECK(!pthread_join(thread, NULL));
   print_hash("program", &trainer);
+}
+
+static void step_held(const char *unused) {
+  (void)unused;
+  held(copy_state);
+}
+
+static void all_held(const char *unused) {
+  (void)unused;
+  held(write_word);
 }
 
 /* ---- small stacks ---- */
@@ -156,8 +179,12 @@ static void small_stack(const char *unused) {
 }
 
 int main(int count, char **list) {
-  static const struct word words[] = {{"cancel", cancel},           {"interrupted", interrupted},
-                                      {"exit-beside", exit_beside}, {"small-stack", small_stack},
-                                      {"step-held", step_held},     {NULL, NULL}};
+  static const struct word words[] = {{"cancel", cancel},
+                                      {"interrupted", interrupted},
+                                      {"exit-beside", exit_beside},
+                                      {"small-stack", small_stack},
+                                      {"step-held", step_held},
+                                      {"all-held", all_held},
+                                      {NULL, NULL}};
   return run_word(count, list, words);
 }
