@@ -2,13 +2,16 @@
    than the step wants. The copies themselves are drive_move.c's. */
 #include "drive.h"
 #include "../policy/report.h"
+#include "cancel.h"
 #include "census.h"
+#include "drain.h"
 #include "driver.h"
 #include "frames.h"
 #include "lock.h"
 #include "process.h"
 #include "wear.h"
 #include <stdlib.h>
+#include <time.h>
 
 /* ---- whether ---- */
 
@@ -180,10 +183,34 @@ CUresult drive_fault_locked(struct range *range, uint32_t first, uint32_t last) 
   return result;
 }
 
+static bool stepped(const struct range *range, uint32_t first, uint32_t last) {
+  struct frames *frames = frames_find(range->context);
+  for (uint32_t i = first; frames && i <= last && i < range->piece_count; i++)
+    if (range->pieces[i].tier == PIECE_DRIVE && frames_in_use(frames, range->pieces[i].unit))
+      return true;
+  return false;
+}
+
+/* Takes the enqueue lock once no step works on the pieces, or after `let_ns`: a step may wait on the GPU for what another thread is
+   about to launch, which may want the lock. */
+static void lock_between_steps(const struct range *range, uint32_t first, uint32_t last) {
+  static const uint64_t let_ns = 5000000000;
+  const struct timespec pause = {.tv_nsec = 50000};
+  const uint64_t end_ns = drain_now_ns() + let_ns;
+  enqueue_lock();
+  while (stepped(range, first, last) && drain_now_ns() < end_ns) {
+    enqueue_unlock();
+    const int cancel = cancel_hold(); /* the pause is where a thread could be cancelled */
+    nanosleep(&pause, NULL);
+    cancel_allow(cancel);
+    enqueue_lock();
+  }
+}
+
 CUresult drive_fault(struct range *range, uint32_t first, uint32_t last) {
   if (!atomic_load(&range->drive_pieces))
     return CUDA_SUCCESS;
-  enqueue_lock();
+  lock_between_steps(range, first, last);
   CUresult result = drive_fault_locked(range, first, last);
   enqueue_unlock();
   return result;

@@ -79,6 +79,9 @@ bool frames_stream_ready(struct frames *, char *why, size_t why_bytes);
    (unless it failed). In the order in which tickets are watched. */
 void ticket_watch(struct ticket *, struct gate_words *, uint32_t generation);
 
+/* Whether a ticket names the unit that isn't let go of, and will be. */
+bool frames_in_use(struct frames *, uint32_t unit);
+
 /* Forgets a unit that no ticket names: no write follows; waits for one that is under way, and (bounded) for tickets that name it after all.
    Then releases it in the store. */
 void frames_forget_unit(struct frames *, uint32_t unit);

@@ -157,3 +157,13 @@ void ticket_watch(struct ticket *ticket, struct gate_words *words, uint32_t gene
   ticket->watch = (struct watch){.ticket = ticket, .words = words, .generation = generation};
   keeper_watch(ticket->frames->keeper, &ticket->watch);
 }
+
+bool frames_in_use(struct frames *frames, uint32_t unit) {
+  bool used = false;
+  pthread_mutex_lock(&frames->lock);
+  for (unsigned i = 0; i < frames->count && !frames->failing; i++)
+    for (const struct tenancy *t = frames->frames[i].first; t; t = t->next)
+      used |= t->unit == unit && t->refs && t->state != FAILED;
+  pthread_mutex_unlock(&frames->lock);
+  return used;
+}

@@ -130,8 +130,9 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
       export "OFFLOAD_$name=${VALUES[$value]}"
       job "OFFLOAD_$name, $value"
       case $kind in
-      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
+      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG | WEAR) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
       LIST) [ "$(complaints "$name")" -eq 0 ] ;;
+      DIRECTORIES) [ "$(complaints "$name")" -le 1 ] && [ "$(find job -type f | wc -l)" -eq 0 ] ;; # looked at when they are needed
       PATH) ;; # below
       *) echo "variables.def has a new kind: $kind" && return 1 ;;
       esac
@@ -167,7 +168,7 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
     [ "$name" != MIN_ALLOCATION ] || { SIZES=(--segment-scale 1) && SAME=large; }
     LONG_VALUE=OFFLOAD_$name HELPER=$PROGRAMS/liblong_value.so job "OFFLOAD_$name, a MiB"
     case $kind in
-    LIST) [ "$(complaints "$name")" -eq 0 ] ;;
+    LIST | DIRECTORIES) [ "$(complaints "$name")" -eq 0 ] ;;
     PATH) grep -aq "OFFLOAD_$name=.*AAA\.\.\. could not be written (File name too long): name a file" with.err ;;
     *) one_line "$name" "$(printf %60s '' | tr ' ' A)..." ;;
     esac

@@ -7,6 +7,7 @@
 # shellcheck disable=SC2030,SC2031
 bats_require_minimum_version 1.5.0
 load ../lib/e2e
+load ../lib/loop
 
 PROGRAMS=$BUILD/test/life
 KERNEL=$BUILD/tests/e2e/25544_float-adamw.ptx
@@ -226,6 +227,18 @@ loaders() {
 
 @test "a thread with a stack of 24 KiB starts CUDA, trains and ends the process" {
   each_mode threads small-stack
+}
+
+@test "state on a drive that is wanted behind a step waiting for another thread lets that thread launch" {
+  reason=$(loop_why_not)
+  [ -z "$reason" ] || skip "$reason"
+  loop_mount 1 64M
+  plainly threads step-held
+  OFFLOAD_HOST_MEMORY=0 OFFLOAD_NVME=${LOOP_DIRECTORIES[0]} OFFLOAD_NVME_STAGING=4MiB preloaded stream threads step-held
+  loop_unmount
+  [ "$(report '.totals.elements_drive > 0 and .totals.drive_faults > 0')" = true ]
+  same
+  assert_clean
 }
 
 @test "signals that interrupt every wait change nothing" {

@@ -94,6 +94,43 @@ static void exit_beside(const char *unused) {
   exit(7);
 }
 
+/* ---- a step that waits for another thread ---- */
+
+static struct trainer beside;
+
+/* Launches a step of its own, and only then lets the other's go. */
+static void *release_step(void *word) {
+  CU(cuCtxSetCurrent(trainer.context));
+  usleep(300000);
+  CU(trainer_steps(&beside, 1));
+  *(volatile uint32_t *)word = 1;
+  return NULL;
+}
+
+/* What the program wants of the state is ordered behind a step that waits on the GPU for the other thread. */
+static void step_held(const char *unused) {
+  void *word = NULL;
+  CUdeviceptr copy;
+  pthread_t thread;
+  (void)unused;
+  train(&trainer, 6);
+  CU(trainer_open(&beside, kernel_path, 3));
+  for (int i = 0; i < 6; i++) {
+    CU(trainer_steps(&trainer, 1));
+    CU(trainer_steps(&beside, 1));
+    CU(cuCtxSynchronize());
+  }
+  CU(cuMemAlloc(&copy, 4096));
+  CU(cuMemHostAlloc(&word, sizeof(uint32_t), CU_MEMHOSTALLOC_DEVICEMAP));
+  *(volatile uint32_t *)word = 0;
+  CU(cuStreamWaitValue32(trainer.stream, (CUdeviceptr)(uintptr_t)word, 1, CU_STREAM_WAIT_VALUE_EQ));
+  CU(trainer_steps(&trainer, 1));
+  CHECK(!pthread_create(&thread, NULL, release_step, word));
+  CU(cuMemcpyDtoDAsync(copy, trainer.arrays[2], 4096, trainer.stream));
+  CHECK(!pthread_join(thread, NULL));
+  print_hash("program", &trainer);
+}
+
 /* ---- small stacks ---- */
 
 /* Ends the process, so that what is written at exit is written from here, too. */
@@ -119,10 +156,8 @@ static void small_stack(const char *unused) {
 }
 
 int main(int count, char **list) {
-  static const struct word words[] = {{"cancel", cancel},
-                                      {"interrupted", interrupted},
-                                      {"exit-beside", exit_beside},
-                                      {"small-stack", small_stack},
-                                      {NULL, NULL}};
+  static const struct word words[] = {{"cancel", cancel},           {"interrupted", interrupted},
+                                      {"exit-beside", exit_beside}, {"small-stack", small_stack},
+                                      {"step-held", step_held},     {NULL, NULL}};
   return run_word(count, list, words);
 }
