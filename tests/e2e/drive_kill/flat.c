@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/e2e/life/life.h"
 #include <dirent.h>
+#include <malloc.h>
 
 /* Two trainings: staging that fits the largest launch must not fit all of their state. */
 enum { FIRST_LOOK = 100, STEPS_IN_FLIGHT = 4, TRAININGS = 2 };
@@ -52,19 +53,30 @@ static unsigned long status_kib(const char *name) {
   return kib;
 }
 
+/* What malloc gave and didn't get back, in all of the process. Caches of threads count, so it varies by some KiB. */
+static size_t allocated(void) {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
 static struct trainer trainers[TRAININGS];
 
 static void look(void) {
   CU(cuStreamSynchronize(trainers[0].stream));
-  printf("at %u: descriptors %u threads %u resident_kib %lu locked_kib %lu pinned_kib %lu\n",
-         trainers[0].step, entries("/proc/self/fd"), threads(), status_kib("VmRSS"),
-         status_kib("VmLck"), status_kib("VmPin"));
+  const size_t bytes = allocated(); /* before this look's own */
+  printf(
+      "at %u: descriptors %u threads %u allocated %zu resident_kib %lu locked_kib %lu pinned_kib "
+      "%lu\n",
+      trainers[0].step, entries("/proc/self/fd"), threads(), bytes, status_kib("VmRSS"),
+      status_kib("VmLck"), status_kib("VmPin"));
   (void)fflush(stdout);
 }
 
 static void flat(const char *steps) {
   const unsigned last = (unsigned)strtoul(steps, NULL, 10);
+  static char line[BUFSIZ]; /* else allocated by the first look */
   CHECK(last > FIRST_LOOK);
+  CHECK(setvbuf(stdout, line, _IOFBF, sizeof line) == 0);
   start(0);
   for (int i = 0; i < TRAININGS; i++) {
     CU(trainer_open(&trainers[i], kernel_path, (uint64_t)i));
