@@ -308,6 +308,9 @@ static void note_end(const struct config *config) {
                   "state without waiting for that");
   else if (!total(&t->steps))
     report_reason("no fused Adam step was recognised; PyTorch: fused=True");
+  else if (config->mode == MODE_FULL && total(&t->steps) == 1 && total(&t->ranges) &&
+           !anything_moved())
+    report_reason("state moves in the second step, and there was one");
 }
 
 /* The first reasons, as many as a line has room for; "" when there are none. */
@@ -324,7 +327,17 @@ static void reasons_text(char *text, size_t text_bytes) {
   }
 }
 
-static void exit_line(const char *report_path) {
+/* Whether a line has said why no state goes to drives. */
+static bool drives_refused(void) {
+  static const char begin[] = "no state goes to drives";
+  const unsigned count = atomic_load_explicit(&report.reason_count, memory_order_acquire);
+  for (unsigned i = 0; i < count; i++)
+    if (!strncmp(report.reasons[i], begin, sizeof begin - 1))
+      return true;
+  return false;
+}
+
+static void exit_line(const struct config *config, const char *report_path) {
   const struct report_totals *t = &report.totals;
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
@@ -351,6 +364,8 @@ static void exit_line(const char *report_path) {
     snprintf(drives, sizeof drives, "; %s on drives, %s written there",
              size_text(total(&t->drive_bytes_peak), size),
              size_text(total(&t->drive_written_bytes), written));
+  else if (config->nvme && !drives_refused())
+    snprintf(drives, sizeof drives, "; nothing on drives, which take what is beyond the budget");
   if (refusals)
     snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
              (unsigned long long)refusals);
@@ -525,7 +540,7 @@ void report_finish(const struct config *config) {
   note_end(config);
   int error;
   char *path = write_asked_for(config, &error);
-  exit_line(path);
+  exit_line(config, path);
   say_unwritten(config, error);
   free(path);
 }

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const size_t mebibyte = (size_t)1 << 20;
+
 static struct frames *sets;
 static struct store *_Atomic the_store;
 static size_t unit_bytes;
@@ -60,15 +62,16 @@ static size_t spared(size_t piece_bytes, char *why, size_t why_bytes) {
   cancel_allow(cancel);
   if (asked < least) {
     snprintf(why, why_bytes,
-             "OFFLOAD_NVME_STAGING=%zu is too small for %d pieces: set it to at least %zu", asked,
-             FRAMES_LEAST, least);
+             "OFFLOAD_NVME_STAGING=%zu is too small for %d pieces: set it to at least %zuMiB",
+             asked, FRAMES_LEAST, (least + mebibyte - 1) / mebibyte);
     return 0;
   }
   if (budget.bytes < least) {
     snprintf(why, why_bytes,
              "the host can spare %llu bytes for staging (limited by %s), and %zu are the least: "
-             "raise that limit, or lower OFFLOAD_PIECE",
-             (unsigned long long)budget.bytes, budget.limited_by, least);
+             "raise that limit%s",
+             (unsigned long long)budget.bytes, budget.limited_by, least,
+             strcmp(budget.limited_by, "RLIMIT_MEMLOCK") ? "" : ", as with ulimit -l unlimited");
     return 0;
   }
   return (asked < budget.bytes ? asked : (size_t)budget.bytes) / piece_bytes * piece_bytes;

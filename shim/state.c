@@ -246,9 +246,10 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   if (!tier_location(items->items[0].range->device, bytes, &location))
     return CUDA_SUCCESS;
   const size_t room = tier_room() / bytes;
+  const bool possible = room < wanted && drives && drive_possible(context, bytes);
+  const size_t on_drives = possible ? drive_room(context) : 0;
   if (room < wanted)
-    to_drive =
-        cut(view, items, room, drives && drive_possible(context, bytes) ? drive_room(context) : 0);
+    to_drive = cut(view, items, room, on_drives);
   const size_t going = items->count + to_drive.count;
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
   if (!result && drives && to_drive.count) {
@@ -260,9 +261,14 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   if (!result && going < wanted && !said) {
     said = true;
     report_reason("%zu of %zu bytes of state stay on the device: the host memory budget (%s) is "
-                  "used up; raise "
+                  "used up%s; raise "
                   "OFFLOAD_HOST_MEMORY or free host memory",
-                  (wanted - going) * bytes, wanted * bytes, report.budget_limited_by);
+                  (wanted - going) * bytes, wanted * bytes, report.budget_limited_by,
+                  !possible ? ""
+                  : on_drives < wanted - room
+                      ? ", and so is the room on drives (OFFLOAD_NVME_LIMIT, or what is free there)"
+                      : ", and drives take no piece that is also used by others, or whose partners "
+                        "stay");
   }
   return result;
 }

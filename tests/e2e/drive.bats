@@ -285,6 +285,7 @@ ends_in_a_step() {
   for mode in cpu stream; do
     OFFLOAD_NVME_LIMIT=3MiB same_from_drives "$mode" 25
     expect '.totals.drive_bytes_peak == 3145728' "the limit, and no more"
+    expect '.reasons | map(test("so is the room on drives .OFFLOAD_NVME_LIMIT")) | any' "what keeps the rest on the device"
   done
 }
 

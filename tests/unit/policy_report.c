@@ -343,6 +343,27 @@ static void test_exit_line(void) {
   report_add(steps, 84);
   tap_ok(strstr(stderr_of(finish), "no optimizer state was moved in 84 steps: no known") != NULL,
          "with steps but nothing moved too");
+  report_reset();
+  report_configure(&config);
+  report_add(ranges, 1);
+  report_add(steps, 1);
+  tap_ok(strstr(stderr_of(finish),
+                "no optimizer state was moved in 1 steps: state moves in the second step") != NULL,
+         "after a single step the line says that state moves in the second");
+  report_reset();
+  report_configure(&config);
+  report_add(steps, 2);
+  report_moved((int64_t)1 << 20);
+  report_moved(-((int64_t)1 << 20));
+  config.nvme = "/mnt/a";
+  tap_ok(strstr(stderr_of(finish), "; nothing on drives, which take what is beyond the budget\n"),
+         "drives that were named and not needed are said to hold nothing");
+  report_notice("no state goes to drives: OFFLOAD_NVME: /mnt/a: no such directory");
+  tap_ok(!strstr(stderr_of(finish), "nothing on drives"), "unless a line has said why");
+  config.nvme = NULL;
+  report_reset();
+  report_configure(&config);
+  report_add(steps, 84);
   report_on_drives((int64_t)3 << 20);
   report_on_drives(-((int64_t)1 << 20));
   report_add(drive_written_bytes, 12 << 20);

@@ -235,8 +235,7 @@ static bool refused(const char *part) {
 
 static const char *refusals(void) {
   config.nvme_staging.bytes = 15 * PIECE;
-  CHECK(refused(
-      "OFFLOAD_NVME_STAGING=983040 is too small for 16 pieces: set it to at least 1048576"));
+  CHECK(refused("OFFLOAD_NVME_STAGING=983040 is too small for 16 pieces: set it to at least 1MiB"));
   frames_forget_context(context, true);
   config.nvme_staging.bytes = 64 * PIECE;
   budget_bytes = 15 * PIECE;
