@@ -204,10 +204,35 @@ static bool may_go_to_drive(const struct move_item *item) {
          range_movable(item->range);
 }
 
-/* Cuts the list: what is beyond `count` goes to drives as far as these have room (a list the caller frees), and what lost its
+/* Puts pieces that drives won't take, for themselves or for their partners, in front of the others. */
+static void host_first(const struct view *view, struct items *items) {
+  struct items others = {0};
+  size_t count = 0;
+  for (size_t i = 0; i < items->count; i++) {
+    const struct move_item *item = &items->items[i];
+    item->range->pieces[item->piece].plan = may_go_to_drive(item) ? PLAN_TO_DRIVE : PLAN_TO_HOST;
+  }
+  keep_partners(view);
+  for (size_t i = 0; i < items->count; i++) {
+    const struct move_item item = items->items[i];
+    if (item.range->pieces[item.piece].plan == PLAN_TO_DRIVE)
+      append(&others, item.range, item.piece);
+    else
+      items->items[count++] = item;
+  }
+  /* Without memory for all of the others some stay. */
+  if (others.count)
+    memcpy(items->items + count, others.items, others.count * sizeof *others.items);
+  items->count = count + others.count;
+  free(others.items);
+}
+
+/* Cuts the list: `count` pieces go to the host, more to drives as far as these have room (a list the caller frees), and what lost its
    partner by that is taken away. */
 static struct items cut(const struct view *view, struct items *items, size_t count, size_t drives) {
   struct items to_drive = {0};
+  if (drives)
+    host_first(view, items);
   const size_t all = items->count;
   for (size_t i = 0; i < all; i++) {
     const struct move_item *item = &items->items[i];

@@ -80,6 +80,17 @@ static const char *reads_keep(void) {
   return NULL;
 }
 
+static const char *host_for_what_drives_refuse(void) {
+  const char *wrong_begin = begin(2, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!state_foreign_access(m + (PIECES - 1) * PIECE, PIECE, NULL, false) && !step());
+  CHECK(range_find(m)->pieces[PIECES - 1].tier == PIECE_HOST && pieces_on_host(m) == 2);
+  CHECK(on_drives(m) == PIECES - 2 && on_drives(v) == PIECES && !report.totals.drive_faults);
+  return NULL;
+}
+
 static const char *unseen_keep(void) {
   const char *wrong_begin = begin(0, 1);
   if (wrong_begin)
@@ -548,6 +559,7 @@ int main(void) {
             goes_and_returns);
   TEST_CASE("only what is beyond the host budget goes to drives", "", beyond_the_host);
   TEST_CASE("state that something reads does not go to drives", "", reads_keep);
+  TEST_CASE("the host has room first for what drives don't take", "", host_for_what_drives_refuse);
   TEST_CASE("nothing goes to drives while launches are unseen", "", unseen_keep);
   TEST_CASE("after a failed write state comes home and no more goes", "", failed_drive);
   TEST_CASE("a failed read stops the hooks", "", failed_read);
