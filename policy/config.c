@@ -6,6 +6,7 @@
 #include "../adam/adam.h"
 #include "cpus.h"
 #include "size.h"
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,6 +208,49 @@ static bool set_WEAR(struct wear_limit *limit, const char *text) {
   return config_parse_wear(text, limit);
 }
 
+/* Signals that a program may be told to end offloading by. Those that a job is stopped or ended with are not among them. */
+static const struct {
+  const char *name;
+  int number;
+} signals[] = {{"HUP", SIGHUP}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"WINCH", SIGWINCH},
+               {"URG", SIGURG}, {"PWR", SIGPWR},   {"none", 0}};
+
+static const char expected_SIGNAL[] =
+    "write RTMIN+9, RTMIN+1 to RTMIN+29, USR1, USR2, HUP, WINCH, URG, PWR, or none";
+static bool set_SIGNAL(int *signal, const char *text) {
+  static const char real_time[] = "RTMIN+";
+  enum { REAL_TIME_MOST = 29 };
+  if (!strncmp(text, "SIG", 3))
+    text += 3;
+  if (!strncmp(text, real_time, sizeof real_time - 1)) {
+    uint64_t number;
+    text += sizeof real_time - 1;
+    if (!size_parse_number(&text, REAL_TIME_MOST, &number) || *text || !number ||
+        (int)number > SIGRTMAX - SIGRTMIN)
+      return false;
+    *signal = SIGRTMIN + (int)number;
+    return true;
+  }
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+    if (!strcmp(signals[i].name, text)) {
+      *signal = signals[i].number;
+      return true;
+    }
+  return false;
+}
+
+const char *config_signal_name(int signal, char name[SIGNAL_NAME_BYTES]) {
+  const char *known = NULL;
+  for (size_t i = 0; i < sizeof signals / sizeof *signals && !known; i++)
+    if (signals[i].number == signal)
+      known = signals[i].name;
+  if (known)
+    snprintf(name, SIGNAL_NAME_BYTES, "%s", known);
+  else
+    snprintf(name, SIGNAL_NAME_BYTES, "RTMIN+%d", signal - SIGRTMIN);
+  return name;
+}
+
 /* What to write instead of a value: for a size the right form of what was meant, if that can be
  * told. */
 static const char *remedy(const char *expected, const char *value, char buffer[SHOWN_MOST]) {
@@ -348,6 +392,11 @@ static void check_together(struct config *config) {
   if (config->verify && config->mode == MODE_OBSERVE)
     problem(config, "OFFLOAD_VERIFY has nothing to verify with OFFLOAD_MODE=observe, which moves "
                     "nothing: unset one of the two");
+  if (config->free_bytes.set && config->mode != MODE_FULL)
+    problem(config,
+            "OFFLOAD_FREE has no effect with OFFLOAD_MODE=%s: it says how much of the state `full` "
+            "moves; unset one of the two",
+            config_mode_name(config->mode));
   const char *unused = config->nvme_limit.set        ? "OFFLOAD_NVME_LIMIT"
                        : config->nvme_wear_limit.set ? "OFFLOAD_NVME_WEAR_LIMIT"
                                                      : NULL;
@@ -410,8 +459,9 @@ void config_check(struct config *config, char **settings) {
 }
 
 void config_free(struct config *config) {
-  const char **const texts[] = {&config->callers, &config->report, &config->nvme,
-                                &config->test_nvme, &config->test_nvme_rung};
+  const char **const texts[] = {&config->callers, &config->report,    &config->metrics,
+                                &config->trace,   &config->rates,     &config->sysroot,
+                                &config->nvme,    &config->test_nvme, &config->test_nvme_rung};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     forget(texts[i]);
 }

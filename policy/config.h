@@ -27,7 +27,7 @@ enum { VERIFY_MOST = 10000, VERIFY_ALL = VERIFY_MOST + 1 };
 struct config {
   enum config_mode mode;
   enum config_step step;
-  struct config_size host_memory, device_staging, min_allocation, piece;
+  struct config_size host_memory, free_bytes, device_staging, min_allocation, piece;
   const char *callers; /* as given; config_caller_allowed reads it */
   bool overflow;
   unsigned threads;
@@ -38,8 +38,11 @@ struct config {
   unsigned verify; /* 0: off; VERIFY_ALL */
   enum config_verify_action verify_action;
   enum config_log log;
-  const char *report; /* path, or NULL */
-  const char *nvme;   /* absolute directories separated by ':', or NULL */
+  const char *report, *metrics, *trace, *rates; /* paths, or NULL */
+  const char *sysroot;                          /* in front of /proc and /sys, or NULL */
+  int switch_signal;                            /* number; 0: none */
+  unsigned test_record_ms;
+  const char *nvme; /* absolute directories separated by ':', or NULL */
   struct config_size nvme_limit, nvme_staging;
   struct wear_limit nvme_wear_limit;
   bool nvme_checksum;
@@ -76,4 +79,8 @@ const char *config_step_name(enum config_step);
 const char *config_verify_action_name(enum config_verify_action);
 const char *config_log_name(enum config_log);
 const char *config_isa_name(int isa);
+
+/* A signal's name as OFFLOAD_SIGNAL takes it: "RTMIN+9", "USR2", "none". */
+enum { SIGNAL_NAME_BYTES = 16 };
+const char *config_signal_name(int signal, char name[SIGNAL_NAME_BYTES]);
 #endif

@@ -404,6 +404,10 @@ static void setting_wear(struct json *json, const char *name, const struct wear_
       .bytes = limit->bytes, .percent = limit->percent, .set = limit->set};
   setting_size(json, name, &size);
 }
+static void setting_signal(struct json *json, const char *name, int signal) {
+  char text[SIGNAL_NAME_BYTES];
+  json_string(json, name, config_signal_name(signal, text));
+}
 #define SETTING_WORD_MODE(field) json_string(json, #field, config_mode_name(config->field))
 #define SETTING_WORD_STEP(field) json_string(json, #field, config_step_name(config->field))
 #define SETTING_WORD_VERIFY_ACTION(field)                                                          \
@@ -418,6 +422,7 @@ static void setting_wear(struct json *json, const char *name, const struct wear_
 #define SETTING_PATH(field) json_string(json, #field, config->field)
 #define SETTING_DIRECTORIES(field) json_string(json, #field, config->field)
 #define SETTING_WEAR(field) setting_wear(json, #field, &config->field)
+#define SETTING_SIGNAL(field) setting_signal(json, #field, config->field)
 #define SETTING_LIST(field) json_string(json, #field, config->field)
 
 static void write_settings(struct json *json, const struct config *config) {

@@ -130,7 +130,7 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
       export "OFFLOAD_$name=${VALUES[$value]}"
       job "OFFLOAD_$name, $value"
       case $kind in
-      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG | WEAR) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
+      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG | SIGNAL | WEAR) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
       LIST) [ "$(complaints "$name")" -eq 0 ] ;;
       DIRECTORIES) [ "$(complaints "$name")" -le 1 ] && [ "$(find job -type f | wc -l)" -eq 0 ] ;; # looked at when they are needed
       PATH) ;; # below
