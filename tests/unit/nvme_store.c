@@ -167,6 +167,22 @@ static void limit(void) {
   store_close(store);
 }
 
+/* Stripes of a unit that the limit would still hold. */
+static void limit_inside_unit(void) {
+  struct store_config config = config_of(first(2), UNIT, "");
+  config.limit_bytes = 2 * UNIT + UNIT / 2;
+  struct store *store = open_store(&config);
+  char why[300] = "";
+  uint32_t more;
+  const bool good = store->stripes > 1 && store_room(store) == 2;
+  allocate(store);
+  allocate(store);
+  tap_ok(good && store_room(store) == 0 && !store_allocate(store, &more, why, sizeof why) &&
+             strstr(why, "OFFLOAD_NVME_LIMIT") && strstr(why, "10485760"),
+         "a limit that ends within a unit is named as well: %s", why);
+  store_close(store);
+}
+
 static void share(void) {
   struct store_config config = config_of(first(2), UNIT, "");
   uint64_t rooms[2];
@@ -343,6 +359,7 @@ int main(void) {
     round_trip(count);
   threads();
   limit();
+  limit_inside_unit();
   share();
   forked();
   vanished();
