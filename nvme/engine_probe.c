@@ -32,10 +32,11 @@ static bool writes(uint64_t n) {
   return n >> 63;
 }
 
-/* Whether the request is to go on; it is the round's next block then. With the lock held. */
+/* Whether the request is to go on; it is the round's next block then. The first always does, or a thread that has to wait for a CPU
+   would find no rate. With the lock held. */
 static bool aim(struct round *round, struct engine_request *request) {
   const struct engine_load *load = round->load;
-  if (round->error || now_ns() >= round->until_ns ||
+  if (round->error || (round->next && now_ns() >= round->until_ns) ||
       (load->most_bytes && round->begun_bytes >= load->most_bytes))
     return false;
   request->offset = round->next % round->blocks * load->block_bytes;

@@ -377,6 +377,11 @@ static void probes(void) {
   tap_ok(good && block_bytes >= 1 << 20 && block_bytes <= 8 << 20 && depth >= 4 && depth <= 32,
          "the probe chooses a block of 1 to 8 MiB and a depth of 4 to 32 (%zu, %u%s)", block_bytes,
          depth, why);
+  block_bytes = depth = 0;
+  const bool least = engine_probe(&config, FILE_BYTES, 0, &block_bytes, &depth, why, sizeof why);
+  tap_ok(least && block_bytes == 1 << 20 && depth == 4,
+         "a probe without time for more than a block chooses the least (%zu, %u%s)", block_bytes,
+         depth, why);
   struct faults faults;
   config.faults = &faults;
   tap_ok(faults_parse("write_enospc=3", &faults, why, sizeof why) &&
