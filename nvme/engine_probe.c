@@ -1,17 +1,11 @@
 /* What an engine and a drive do together: a steady load, and the probe that chooses block and depth by it. For the store, which
    probes each of its files, and for the engine's bench. */
+#include "clock.h"
 #include "engine_internal.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* The requests of a load, each of one block, are submitted again by their own end. `lock` protects all but `load`. */
 struct round {
