@@ -2,23 +2,11 @@
    nothing is left behind. What it does when a drive fails is in nvme_store_faults.c. Runs in the checkout. */
 #define _GNU_SOURCE
 #include "nvme_store.h"
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 enum { UNIT = 4 << 20, UNITS = 12 };
-
-static unsigned names_in(const char *directory) {
-  unsigned names = 0;
-  DIR *open = opendir(directory);
-  while (open && readdir(open))
-    names++;
-  if (open)
-    closedir(open);
-  return names - 2;
-}
 
 static bool even(const unsigned *of, unsigned count) {
   unsigned least = UINT32_MAX, most = 0;
@@ -205,13 +193,6 @@ static void share(void) {
   setrlimit(RLIMIT_FSIZE, &none);
   tap_ok(store_room(store) == 2 * (128 << 20) / UNIT, "no file outgrows what ulimit -f allows");
   store_close(store);
-}
-
-static unsigned descriptors(void) {
-  unsigned count = 0;
-  for (int i = 0; i < 256; i++)
-    count += fcntl(i, F_GETFD) >= 0;
-  return count;
 }
 
 static void forked(void) {
