@@ -2,8 +2,8 @@
    whatever a kernel may answer on the way is borne. Faults are those of nvme/fault.h, wrong bytes are also written under the
    store's feet. Runs in the checkout. */
 #define _GNU_SOURCE
+#include "nvme/clock.h"
 #include "nvme_store.h"
-#include <time.h>
 
 enum { LARGE = 4 << 20 };
 
@@ -15,12 +15,6 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, o
     return __real_mmap(at, bytes, protection, flags, file, offset);
   errno = ENOMEM;
   return MAP_FAILED;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* "byte N " of a stripe, as sentences have it. */
