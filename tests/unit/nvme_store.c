@@ -170,6 +170,23 @@ static void limit_inside_unit(void) {
   store_close(store);
 }
 
+/* Room for one unit and a part of the next. */
+static void limit_within_a_unit(void) {
+  struct store_config config = config_of(first(2), UNIT, "");
+  config.limit_bytes = UNIT + UNIT / 2;
+  struct store *store = open_store(&config);
+  char why[300] = "";
+  uint32_t more;
+  const bool good = store->stripes > 1 && store_room(store) == 1 &&
+                    put(store, allocate(store), 1).outcome == STORE_OK &&
+                    !store_allocate(store, &more, why, sizeof why);
+  const uint64_t slots = store->directories[0].slots + store->directories[1].slots;
+  tap_ok(good && slots == store->stripes && store_room(store) == 0 &&
+             store_stats(store).resident_bytes == UNIT,
+         "a unit that the limit has room for in part takes nothing");
+  store_close(store);
+}
+
 static void share(void) {
   struct store_config config = config_of(first(2), UNIT, "");
   uint64_t rooms[2];
@@ -340,6 +357,7 @@ int main(void) {
   threads();
   limit();
   limit_inside_unit();
+  limit_within_a_unit();
   share();
   forked();
   vanished();
