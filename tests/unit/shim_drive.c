@@ -93,6 +93,18 @@ static const char *host_for_what_drives_refuse(void) {
   return NULL;
 }
 
+/* The first piece of m stays, hence that of v: the little room is not kept for it. */
+static const char *room_for_what_goes(void) {
+  drive_units = 2;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned i = 0; i < 3; i++)
+    CHECK(!state_foreign_access(m, PIECE, NULL, false) && !step());
+  CHECK(on_drives(m) == 1 && on_drives(v) == 1 && range_find(m)->pieces[1].tier == PIECE_DRIVE);
+  return NULL;
+}
+
 static const char *unseen_keep(void) {
   const char *wrong_begin = begin(0, 1);
   if (wrong_begin)
@@ -736,6 +748,8 @@ int main(void) {
   TEST_CASE("only what is beyond the host budget goes to drives", "", beyond_the_host);
   TEST_CASE("state that something reads does not go to drives", "", reads_keep);
   TEST_CASE("the host has room first for what drives don't take", "", host_for_what_drives_refuse);
+  TEST_CASE("room on drives is not kept for what stays for its partner's sake", "",
+            room_for_what_goes);
   TEST_CASE("nothing goes to drives while launches are unseen", "", unseen_keep);
   TEST_CASE("after a failed write state comes home and no more goes", "", failed_drive);
   TEST_CASE("at the wear limit no more state goes to drives, and what is there stays", "", worn);

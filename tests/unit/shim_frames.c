@@ -368,7 +368,9 @@ static const char *watch_fails(void) {
     nap_ms(1);
   CHECK(atomic_load(&words[0].status) == slot_status(7, SLOT_FAILED));
   CHECK(atomic_load(&words[1].status) == slot_status(7, SLOT_APPLY));
-  CHECK(stopped);                        /* nobody else says so before the trap */
+  CHECK(stopped); /* nobody else says so before the trap */
+  CHECK(strstr(stop_reason, "in the middle of a step") && strstr(stop_reason, "last checkpoint") &&
+        strstr(stop_reason, frames_lost()));
   CHECK(!frames_idle(frames, 20000000)); /* the second one waits for the device */
   atomic_store(&words[1].down, 7);
   CHECK(quiet());
