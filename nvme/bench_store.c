@@ -1,6 +1,7 @@
 /* build/nvme-store-bench: what the store reads from directories, with and without checksums by turns, and what checking costs,
    as a JSON object. Leaves nothing in them. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include "store.h"
 #include <errno.h>
 #include <getopt.h>
@@ -8,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 enum { UNIT_BYTES = 4 << 20, IN_FLIGHT = 8, UNITS_LEAST = IN_FLIGHT };
 
@@ -31,12 +30,6 @@ static int usage(void) {
 static int fail(const char *why) {
   fprintf(stderr, "nvme-store-bench: %s\n", why);
   return 1;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* All units one after the other, IN_FLIGHT of them at a time, until the time is over, but each once. `lock` protects the rest. */
@@ -190,6 +183,6 @@ int main(int count, char **words) {
     good = measure(&options, slab, (turn + turn / 2) % 2, turn + 1 == 2 * options.pairs);
   if (good)
     puts("]");
-  munmap(slab, (size_t)IN_FLIGHT * UNIT_BYTES);
+  engine_slab_unmap(slab, (size_t)IN_FLIGHT * UNIT_BYTES);
   return !good;
 }

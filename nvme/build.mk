@@ -19,13 +19,13 @@ $(B)/nvme-store-bench: $(B)/nvme/bench_store.o $(NVME_OBJS)
 ALL += $(B)/nvme-store-bench
 
 NVME_ENGINE_TESTS := $(B)/test/nvme_engine $(B)/test/nvme_refused
-$(NVME_ENGINE_TESTS): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(NVME_OBJS)
+$(NVME_ENGINE_TESTS): $(B)/test/%: tests/unit/%.c tests/unit/nvme_support.h tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) -lpthread -o $@
 UNIT_TESTS += $(NVME_ENGINE_TESTS)
 
 NVME_FILES_TEST := $(B)/test/nvme_files
-$(NVME_FILES_TEST): tests/unit/nvme_files.c tests/lib/tap.h $(B)/nvme/files.o
+$(NVME_FILES_TEST): tests/unit/nvme_files.c tests/unit/nvme_support.h tests/lib/tap.h $(B)/nvme/files.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o -o $@
 UNIT_TESTS += $(NVME_FILES_TEST)
@@ -33,7 +33,7 @@ UNIT_TESTS += $(NVME_FILES_TEST)
 # It answers these calls itself.
 NVME_ANSWERED := open unlink fallocate pwrite pread statx statfs ioctl
 NVME_FILES_FAILING_TEST := $(B)/test/nvme_files_failing
-$(NVME_FILES_FAILING_TEST): tests/unit/nvme_files_failing.c tests/lib/tap.h $(B)/nvme/files.o
+$(NVME_FILES_FAILING_TEST): tests/unit/nvme_files_failing.c tests/unit/nvme_support.h tests/lib/tap.h $(B)/nvme/files.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(B)/nvme/files.o $(NVME_ANSWERED:%=-Wl,--wrap=%) -o $@
 UNIT_TESTS += $(NVME_FILES_FAILING_TEST)
@@ -46,7 +46,7 @@ UNIT_TESTS += $(NVME_FAULT_TEST)
 
 # They see the store's insides; one makes mmap fail.
 NVME_STORE_TESTS := $(B)/test/nvme_store $(B)/test/nvme_store_faults
-$(NVME_STORE_TESTS): $(B)/test/%: tests/unit/%.c tests/unit/nvme_store.h tests/lib/tap.h $(NVME_OBJS)
+$(NVME_STORE_TESTS): $(B)/test/%: tests/unit/%.c tests/unit/nvme_store.h tests/unit/nvme_support.h tests/lib/tap.h $(NVME_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(NVME_OBJS) $(LIBURING) $(NVME_WRAP) -lpthread -o $@
 $(B)/test/nvme_store_faults: NVME_WRAP := -Wl,--wrap=mmap

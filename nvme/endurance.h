@@ -24,8 +24,8 @@ struct drive_health {
 };
 
 /* The drive under a device number (st_dev), partitions, device mapper, md and loop devices looked through; of several the one that is
-   used up most. `root` is prefixed to /sys and /dev paths (recorded trees in tests; NULL: the real
-   ones). Never fails: unknown stays unknown. Reads files, may run smartctl (bounded by 2 s; not with a root). */
+   used up most. `root` is prefixed to paths in /sys (recorded trees in tests, with which no drive is asked; NULL: the real ones).
+   Never fails: unknown stays unknown. Reads files, may run smartctl (bounded by 2 s). */
 struct drive_health drive_health(uint64_t device, const char *root);
 
 /* What is left, at `bytes_per_step` and `seconds_per_step`: by bytes and by percent, the smaller. Unknown rates or lives: false. */

@@ -4,6 +4,7 @@
    A child that borrows our memory, as vfork's does, starts a second one, which becomes the program, and ends at once, so that init
    inherits the second. The first ends without a signal: only we can wait for it. Between clone and execve only system calls are made. */
 #define _GNU_SOURCE
+#include "clock.h"
 #include "endurance_internal.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { STACK_BYTES = 64 << 10, CLOSE_RANGE = 436, GRACE_MS = 500, FIRST_OTHER = 3 };
@@ -86,9 +86,7 @@ static bool begin(struct start *start) {
 }
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return (int64_t)(now_ns() / 1000000);
 }
 
 static bool take(int fd, int64_t until_ms, char *output, size_t output_bytes) {

@@ -72,8 +72,9 @@ void engine_threads_close(struct engine *);
 
 enum engine_mix { ENGINE_READ, ENGINE_WRITE, ENGINE_HALF };
 /* Keeps `depth` blocks under way, one after the other over `file_bytes`, reads and writes by chance for ENGINE_HALF, until
-   `limit_ns` are over or, if it isn't 0, `most_bytes` are done. The rate in bytes per second; 0 and an errno when a transfer failed.
-   Nothing else may use the engine meanwhile; sets its depth and block. Blocks share the buffer when it is smaller than all of them. */
+   `limit_ns` are over or, if it isn't 0, `most_bytes` are done; one block at least. The rate in bytes per second; 0 and an errno when
+   a transfer failed. Nothing else may use the engine meanwhile; sets its depth and block. Blocks share the buffer when it is smaller
+   than all of them. */
 struct engine_load {
   enum engine_mix mix;
   size_t file_bytes, block_bytes;

@@ -1,17 +1,11 @@
 /* What an engine and a drive do together: a steady load, and the probe that chooses block and depth by it. For the store, which
    probes each of its files, and for the engine's bench. */
+#include "clock.h"
 #include "engine_internal.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* The requests of a load, each of one block, are submitted again by their own end. `lock` protects all but `load`. */
 struct round {
@@ -32,10 +26,11 @@ static bool writes(uint64_t n) {
   return n >> 63;
 }
 
-/* Whether the request is to go on; it is the round's next block then. With the lock held. */
+/* Whether the request is to go on; it is the round's next block then. The first always does, or a thread that has to wait for a CPU
+   would find no rate. With the lock held. */
 static bool aim(struct round *round, struct engine_request *request) {
   const struct engine_load *load = round->load;
-  if (round->error || now_ns() >= round->until_ns ||
+  if (round->error || (round->next && now_ns() >= round->until_ns) ||
       (load->most_bytes && round->begun_bytes >= load->most_bytes))
     return false;
   request->offset = round->next % round->blocks * load->block_bytes;

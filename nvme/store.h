@@ -84,7 +84,7 @@ struct store_stats store_stats(struct store *);
 
 /* Path of directory number `i` as it was given, and the device number of its file (for endurance.h); NULL past the last. */
 const char *store_directory(struct store *, unsigned i, uint64_t *device);
-/* Bytes asked of it to write, and whether a write there failed. */
+/* Bytes asked of it to write, and whether a write or a read there failed. */
 uint64_t store_directory_written(struct store *, unsigned i);
 bool store_directory_failed(struct store *, unsigned i);
 #endif

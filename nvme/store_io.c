@@ -1,12 +1,12 @@
 /* Requests on units: cut into parts, one for each stripe, that go to the directories' engines; checksums; what becomes of a request
    when a part fails. Takes no lock but that of the table. A part's end runs on its engine's thread; the last one ends the
    request. */
+#include "clock.h"
 #include "store_internal.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -17,12 +17,6 @@ struct store_part {
   struct store_stripe *stripe;
   bool wrong; /* not the bytes that were written */
 };
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static uint64_t checksum(struct store *store, const void *bytes) {
   const uint64_t begun = now_ns();

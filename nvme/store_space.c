@@ -49,13 +49,17 @@ static uint64_t within_limit(const struct store *store) {
   return taken < most ? most - taken : 0;
 }
 
+/* Slots of the directory that hold nothing and may be used. With `space` held. */
+static uint64_t unused_in(const struct store_directory *directory) {
+  return failed(directory) ? 0 : directory->unused_count;
+}
+
 uint64_t store_room(struct store *store) {
   uint64_t unused = 0, more = 0;
   pthread_mutex_lock(&store->space);
   for (unsigned i = 0; i < store->count; i++) {
-    const struct store_directory *directory = &store->directories[i];
-    unused += failed(directory) ? 0 : directory->unused_count;
-    more += growth(store, directory);
+    unused += unused_in(&store->directories[i]);
+    more += growth(store, &store->directories[i]);
   }
   const uint64_t limit = within_limit(store);
   pthread_mutex_unlock(&store->space);
@@ -69,9 +73,8 @@ static bool plan(struct store *store, uint8_t *places, uint64_t *add) {
   uint64_t limit = within_limit(store);
   unsigned next = store->next;
   for (unsigned i = 0; i < store->count; i++) {
-    const struct store_directory *directory = &store->directories[i];
-    unused[i] = failed(directory) ? 0 : directory->unused_count;
-    more[i] = growth(store, directory);
+    unused[i] = unused_in(&store->directories[i]);
+    more[i] = growth(store, &store->directories[i]);
     add[i] = 0;
   }
   for (unsigned stripe = 0; stripe < store->stripes; stripe++) {
@@ -180,16 +183,19 @@ static bool make_room(struct store *store, uint8_t *places, char *why, size_t wh
         drive_file_free_bytes(store->directories[i].file.file);
   }
   unsigned lost = 0;
-  for (unsigned i = 0; i < store->count; i++)
+  uint64_t unused = 0; /* fewer than a unit's */
+  for (unsigned i = 0; i < store->count; i++) {
     lost += failed(&store->directories[i]);
+    unused += unused_in(&store->directories[i]);
+  }
   if (lost == store->count)
     snprintf(why, why_bytes, "OFFLOAD_NVME: the drives of all %u directories failed; name others",
              lost);
   else if (last)
     snprintf(why, why_bytes, "OFFLOAD_NVME: no more space in %.100s: %s; free some, or name more",
              where, strerror(last));
-  else if (!within_limit(store))
-    snprintf(why, why_bytes, "OFFLOAD_NVME_LIMIT: all of its %llu bytes are used; raise it",
+  else if (within_limit(store) < store->stripes - unused)
+    snprintf(why, why_bytes, "OFFLOAD_NVME_LIMIT: its %llu bytes hold no more pieces; raise it",
              (unsigned long long)store->config.limit_bytes);
   else
     snprintf(why, why_bytes,

@@ -1,5 +1,7 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c policy/report.c policy/report_file.c policy/report_drives.c policy/json.c policy/cost.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/rates.c
+# What a step costs, and advice of it.
+POLICY_SRC += policy/cost.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -7,16 +9,30 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(HARDEN_CFLAGS) -c $< -o $@
 
-$(B)/offload: $(B)/policy/offload.o $(B)/policy/inspect.o $(B)/policy/library.o $(B)/policy/config.o $(B)/policy/size.o $(B)/policy/groups.o $(B)/policy/cpus.o
-	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ -o $@
+# The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
+OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c
+OFFLOAD_LIBS :=
+.SECONDEXPANSION:
+$(B)/policy/offload.a: $(POLICY_OBJS) $$(NVME_OBJS)
+	@rm -f $@
+	ar rcs $@ $^
+$(B)/offload: $(OFFLOAD_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
+	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(OFFLOAD_LIBS) $(LIBURING) -lpthread -lm -ldl -o $@
 ALL += $(B)/offload
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_config policy_budget policy_cpus policy_report
+POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
+
+# What the program alone has, tested without it.
+SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o
+$(B)/test/top_screen: tests/unit/top_screen.c tests/lib/tap.h $(SCREEN_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(SCREEN_OBJS) -o $@
+UNIT_TESTS += $(B)/test/top_screen
 
 ## bench: measured figures in build/bench.json: the CPU step beside a triad, what the preload costs a program's start and each hooked call
 # BENCHES: programs of the build, each printing a JSON object; BENCH_COMMANDS: command lines that do. Folders included later add to it, hence the second expansion.

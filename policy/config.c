@@ -5,6 +5,7 @@
 #include "config.h"
 #include "../adam/adam.h"
 #include "cpus.h"
+#include "nearest.h"
 #include "size.h"
 #include <signal.h>
 #include <stdarg.h>
@@ -48,6 +49,21 @@ const char *config_log_name(enum config_log log) {
 }
 const char *config_isa_name(int isa) {
   return words_isa[isa];
+}
+
+const char *const *config_words(const char *kind) {
+  static const struct {
+    const char *kind;
+    const char *const *words;
+  } lists[] = {{"WORD_MODE", words_mode},
+               {"WORD_STEP", words_step},
+               {"WORD_VERIFY_ACTION", words_verify_action},
+               {"WORD_LOG", words_log},
+               {"WORD_ISA", words_isa}};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    if (!strcmp(lists[i].kind, kind))
+      return lists[i].words;
+  return NULL;
 }
 
 /* Index of a word in a list, or -1. */
@@ -290,42 +306,13 @@ static const char *shown(const char *value, char buffer[SHOWN_MOST + 4]) {
   return buffer;
 }
 
-/* Edits (insert, delete, replace a character) between two names, for "did you mean". */
-static size_t edit_distance(const char *a, const char *b) {
-  size_t row[NAME_MOST + 1];
-  const size_t length = strlen(b);
-  if (length > NAME_MOST || strlen(a) > NAME_MOST)
-    return NAME_MOST;
-  for (size_t j = 0; j <= length; j++)
-    row[j] = j;
-  for (size_t i = 0; a[i]; i++) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < length; j++) {
-      const size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      size_t best = diagonal + 1 < row[j] + 1 ? diagonal + 1 : row[j] + 1;
-      row[j + 1] = best < replaced ? best : replaced;
-    }
-  }
-  return row[length];
-}
-
 static void unknown_name(struct config *config, const char *name) {
   static const char *const known[] = {
 #define VARIABLE(field, NAME, kind, initial, help) NAME,
 #include "variables.def"
 #undef VARIABLE
   };
-  const char *nearest = NULL;
-  size_t distance = 3; /* two edits are a slip, three another word */
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-    const size_t edits = edit_distance(name, known[i]);
-    if (edits < distance) {
-      distance = edits;
-      nearest = known[i];
-    }
-  }
+  const char *nearest = nearest_name(name, known, sizeof known / sizeof *known);
   char buffer[SHOWN_MOST + 4];
   const char *ignored = config->strict ? "" : " and is ignored";
   if (nearest)

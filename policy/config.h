@@ -80,6 +80,9 @@ const char *config_verify_action_name(enum config_verify_action);
 const char *config_log_name(enum config_log);
 const char *config_isa_name(int isa);
 
+/* The words of a kind of variables.def that has words, NULL behind the last; else NULL. */
+const char *const *config_words(const char *kind);
+
 /* A signal's name as OFFLOAD_SIGNAL takes it: "RTMIN+9", "USR2", "none". */
 enum { SIGNAL_NAME_BYTES = 16 };
 const char *config_signal_name(int signal, char name[SIGNAL_NAME_BYTES]);

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "calibrate.h"
 #include "calibrate_bench.h"
-#include "drain.h"
+#include "clock.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
@@ -130,7 +130,7 @@ struct branch *calibrate(struct ring *ring, const struct adam_api *api, struct f
   if (ring->calibration_given_up && (state_step() < ring->calibration_next_step ||
                                      driver.cuStreamQuery(ring->scratch) == CUDA_ERROR_NOT_READY))
     return NULL;
-  run.deadline_ns = drain_now_ns() + CALIBRATION_ALL_NS;
+  run.deadline_ns = clock_now_ns() + CALIBRATION_ALL_NS;
   struct branch *branch = calloc(1, sizeof *branch);
   run.bench = calloc(1, sizeof *run.bench);
   if (!branch || !run.bench) {

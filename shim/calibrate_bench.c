@@ -1,6 +1,7 @@
 /* See calibrate_bench.h. */
 #define _GNU_SOURCE
 #include "calibrate_bench.h"
+#include "clock.h"
 #include "drain.h"
 #include <string.h>
 #include <time.h>
@@ -60,11 +61,11 @@ static void *mirror(const struct run *run, size_t at) {
 }
 
 static CUresult finished(const struct run *run) {
-  const uint64_t soon = drain_now_ns() + CALIBRATION_WAIT_NS;
+  const uint64_t soon = clock_now_ns() + CALIBRATION_WAIT_NS;
   const uint64_t deadline = soon < run->deadline_ns ? soon : run->deadline_ns;
   CUresult result;
   while ((result = driver.cuStreamQuery(run->ring->scratch)) == CUDA_ERROR_NOT_READY) {
-    if (drain_now_ns() > deadline)
+    if (clock_now_ns() > deadline)
       return result;
     const struct timespec pause = {.tv_nsec = 20000};
     nanosleep(&pause, NULL);

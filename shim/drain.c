@@ -2,6 +2,7 @@
    the program enqueues it. So more is waited for than is needed, and a stream may be found busy
    with what depends on this very thread: hence the deadline. */
 #include "drain.h"
+#include "clock.h"
 #include "driver.h"
 #include "process.h"
 #include "touch.h"
@@ -15,19 +16,13 @@ struct drain {
   uint64_t deadline_ns;
 };
 
-uint64_t drain_now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
 CUresult drain_event(CUevent event, uint64_t deadline_ns) {
   struct timespec pause = {.tv_nsec = 10000};
   for (;;) {
     CUresult result = driver.cuEventQuery(event);
     if (result != CUDA_ERROR_NOT_READY)
       return process_note(result, "cuEventQuery");
-    if (drain_now_ns() >= deadline_ns)
+    if (clock_now_ns() >= deadline_ns)
       return result;
     nanosleep(&pause, NULL);
     if (pause.tv_nsec < 500000)

@@ -6,8 +6,6 @@
 
 enum { DRAIN_RANGES = 16 }; /* most in one call */
 
-uint64_t drain_now_ns(void);
-
 /* Polls an event; CUDA_ERROR_NOT_READY when the time is over. */
 CUresult drain_event(CUevent event, uint64_t deadline_ns);
 

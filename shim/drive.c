@@ -4,7 +4,7 @@
 #include "../policy/report.h"
 #include "cancel.h"
 #include "census.h"
-#include "drain.h"
+#include "clock.h"
 #include "driver.h"
 #include "frames.h"
 #include "lock.h"
@@ -147,12 +147,12 @@ static void list_wanted(struct wanted *wanted, struct range *range, uint32_t fir
   }
   free(moments);
   for (size_t i = 0; i < wanted->count; i++)
-    wanted->items[i].range->pieces[wanted->items[i].piece].wanted = 0;
+    move_item_piece(&wanted->items[i])->wanted = 0;
 }
 
 static bool still_absent(const struct move_item *items, size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (items[i].range->pieces[items[i].piece].tier == PIECE_DRIVE)
+    if (move_item_piece(&items[i])->tier == PIECE_DRIVE)
       return true;
   return false;
 }
@@ -185,7 +185,9 @@ CUresult drive_fault_locked(struct range *range, uint32_t first, uint32_t last) 
 
 static bool stepped(const struct range *range, uint32_t first, uint32_t last) {
   struct frames *frames = frames_find(range->context);
-  for (uint32_t i = first; frames && i <= last && i < range->piece_count; i++)
+  if (!frames || frames_idle(frames, 0)) /* else a walk over frames for each piece */
+    return false;
+  for (uint32_t i = first; i <= last && i < range->piece_count; i++)
     if (range->pieces[i].tier == PIECE_DRIVE && frames_in_use(frames, range->pieces[i].unit))
       return true;
   return false;
@@ -205,9 +207,9 @@ static void let_others_launch(void) {
 
 /* Takes the enqueue lock once no step works on the pieces, or after `let_ns`. */
 static void lock_between_steps(const struct range *range, uint32_t first, uint32_t last) {
-  const uint64_t end_ns = drain_now_ns() + let_ns;
+  const uint64_t end_ns = clock_now_ns() + let_ns;
   enqueue_lock();
-  while (stepped(range, first, last) && drain_now_ns() < end_ns) {
+  while (stepped(range, first, last) && clock_now_ns() < end_ns) {
     enqueue_unlock();
     let_others_launch();
     enqueue_lock();
@@ -255,14 +257,14 @@ static struct range *next_on_drives(CUcontext context, bool *in_step) {
 
 /* Ranges may go while the lock is let go of, so each is looked for anew. */
 CUresult drive_fault_all(CUcontext context) {
-  const uint64_t end_ns = drain_now_ns() + let_ns;
+  const uint64_t end_ns = clock_now_ns() + let_ns;
   CUresult result = CUDA_SUCCESS;
   bool more = range_any_drive();
   while (more && !result) {
     bool in_step;
     enqueue_lock();
     struct range *range = next_on_drives(context, &in_step);
-    const bool wait = range && in_step && drain_now_ns() < end_ns;
+    const bool wait = range && in_step && clock_now_ns() < end_ns;
     if (range && !wait)
       result = drive_fault_locked(range, 0, range->piece_count - 1);
     more = wait || (range && !atomic_load(&range->drive_pieces));

@@ -29,7 +29,8 @@ size_t drive_room(CUcontext context);
 CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen, CUstream stream,
                     bool wait, size_t *moved);
 /* Waits for a ticket without limit, and says now and then that `what` is waited for: without the bytes the program can't go on. But
-   when the GPU of the move stream has failed, the steps in front are never done: then it stays TICKET_WAITING, and hooks have stopped. */
+   when the GPU of the move stream has failed, the steps in front are never done: then it stays TICKET_WAITING, and hooks have stopped.
+   So they have, with a sentence, when the read failed. */
 enum ticket_state drive_await(struct ticket *, CUstream stream, const char *what);
 /* Brings listed pieces in, those that aren't on drives excepted. Under the enqueue lock. */
 CUresult drive_bring(const struct move_item *items, size_t count);

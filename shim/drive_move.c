@@ -6,6 +6,7 @@
 
    In: frames are asked for, some ahead; a piece's memory is made and mapped at its address, where nothing is, and filled from the frame. */
 #include "../policy/report.h"
+#include "clock.h"
 #include "drain.h"
 #include "drive.h"
 #include "driver.h"
@@ -38,10 +39,6 @@ static struct left {
 
 static CUdeviceptr item_address(const struct move_item *item) {
   return item->range->base + item->piece * item->range->piece_bytes;
-}
-
-static struct piece *item_piece(const struct move_item *item) {
-  return &item->range->pieces[item->piece];
 }
 
 /* ---- out ---- */
@@ -104,7 +101,7 @@ static void claim(struct frames *frames, struct batch *batch) {
 
 static bool await(const struct batch *batch, uint64_t deadline_ns) {
   for (size_t i = 0; i < batch->count; i++) {
-    const uint64_t now = drain_now_ns();
+    const uint64_t now = clock_now_ns();
     const enum ticket_state state =
         ticket_wait(batch->tickets[i], deadline_ns > now ? deadline_ns - now : 0, NULL);
     if (state == TICKET_WAITING)
@@ -131,7 +128,7 @@ static CUresult copy_out(const struct batch *batch, CUstream stream, CUevent cop
     *queued = driver.cuStreamSynchronize(stream) != CUDA_SUCCESS; /* ours alone, and short */
     return result;
   }
-  result = drain_event(copied, drain_now_ns() + move_wait_ns);
+  result = drain_event(copied, clock_now_ns() + move_wait_ns);
   *queued = result != CUDA_SUCCESS;
   return result;
 }
@@ -140,8 +137,8 @@ static CUresult copy_out(const struct batch *batch, CUstream stream, CUevent cop
 static bool exchange(const struct batch *batch, size_t i, uint64_t unseen) {
   const struct move_item *item = &batch->items[i];
   struct range *range = item->range;
-  const CUmemGenericAllocationHandle handle = item_piece(item)->handle;
-  const enum piece_tier tier = item_piece(item)->tier;
+  const CUmemGenericAllocationHandle handle = move_item_piece(item)->handle;
+  const enum piece_tier tier = move_item_piece(item)->tier;
   range_piece_to_drive(range, item->piece, batch->units[i]);
   /* A launch under way elsewhere counts its touch before it reads the tier: one of us sees the other. */
   if (atomic_load(&range->touches) != range->touches_noted || touch_unseen_count() != unseen ||
@@ -171,12 +168,12 @@ static void send_batch(struct frames *frames, struct batch *batch, uint64_t unse
     ranges[i] = batch->items[i].range;
   if (!batch->count)
     return;
-  if (!await(batch, drain_now_ns() + move_wait_ns)) {
+  if (!await(batch, clock_now_ns() + move_wait_ns)) {
     undo(frames, batch);
     return;
   }
   CUresult result =
-      drain_ranges(context, ranges, batch->count, stream, wait, drain_now_ns() + move_wait_ns);
+      drain_ranges(context, ranges, batch->count, stream, wait, clock_now_ns() + move_wait_ns);
   if (result) {
     if (result == CUDA_ERROR_NOT_READY)
       move_say_late();
@@ -216,7 +213,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
   struct frames *frames = count ? frames_find(items[0].range->context) : NULL;
   if (!frames)
     return CUDA_SUCCESS;
-  const uint64_t began_ns = drain_now_ns();
+  const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
   bool more = clean_up(items[0].range->context, frames);
   for (size_t i = 0; i < count && more;) {
@@ -229,7 +226,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
     wait = false; /* nothing of this thread's has been queued since */
   }
   quiet_end(mode);
-  const uint64_t ns = drain_now_ns() - began_ns;
+  const uint64_t ns = clock_now_ns() - began_ns;
   report_add(move_ns, ns);
   if (*moved) {
     report_add(drive_pieces_out, *moved);
@@ -294,7 +291,7 @@ static CUresult fill(const struct range *range, CUdeviceptr at, enum piece_tier 
 /* The piece's bytes are in `frame`: it gets memory at its address. Undone when it fails. */
 static CUresult restore(const struct move_item *item, const void *frame, CUstream stream) {
   struct range *range = item->range;
-  struct piece *piece = item_piece(item);
+  struct piece *piece = move_item_piece(item);
   const CUdeviceptr at = item_address(item);
   CUmemGenericAllocationHandle handle;
   enum piece_tier tier;
@@ -327,6 +324,15 @@ created:
   return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_UNKNOWN;
 }
 
+static void say_unreadable(const struct ticket *ticket) {
+  char sentence[320];
+  snprintf(sentence, sizeof sentence,
+           "optimizer state can't be read back (%s); this process must go back to its last "
+           "checkpoint",
+           ticket_why(ticket));
+  process_stop(sentence);
+}
+
 enum ticket_state drive_await(struct ticket *ticket, CUstream stream, const char *what) {
   for (uint64_t looks = 1;; looks++) {
     const enum ticket_state state = ticket_wait(ticket, look_ns, NULL);
@@ -338,6 +344,8 @@ enum ticket_state drive_await(struct ticket *ticket, CUstream stream, const char
         report_line(LOG_NORMAL, "still waiting for %s", what);
       continue;
     }
+    if (state == TICKET_FAILED)
+      say_unreadable(ticket);
     return state;
   }
 }
@@ -345,7 +353,7 @@ enum ticket_state drive_await(struct ticket *ticket, CUstream stream, const char
 static CUresult bring_batch(struct frames *frames, struct batch *batch, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   for (size_t i = 0; i < batch->count; i++) {
-    batch->units[i] = item_piece(&batch->items[i])->unit;
+    batch->units[i] = move_item_piece(&batch->items[i])->unit;
     batch->tickets[i] = ticket_make(frames, TICKET_ALONE);
     batch->frames[i] =
         batch->tickets[i] ? ticket_add(batch->tickets[i], batch->units[i], false) : NULL;
@@ -362,15 +370,7 @@ static CUresult bring_batch(struct frames *frames, struct batch *batch, CUstream
     bool brought = false;
     const enum ticket_state state =
         drive_await(batch->tickets[i], stream, "state that the program wants back from a drive");
-    if (state == TICKET_WAITING) {
-      result = CUDA_ERROR_UNKNOWN;
-    } else if (state == TICKET_FAILED) {
-      char sentence[320];
-      snprintf(sentence, sizeof sentence,
-               "optimizer state can't be read back (%s); this process must go back to its last "
-               "checkpoint",
-               ticket_why(batch->tickets[i]));
-      process_stop(sentence);
+    if (state != TICKET_READY) {
       result = CUDA_ERROR_UNKNOWN;
     } else if (!result) {
       result = restore(&batch->items[i], batch->frames[i], stream);
@@ -391,12 +391,12 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
   CUstream stream;
   CUevent copied;
   size_t first = 0;
-  while (first < count && item_piece(&items[first])->tier != PIECE_DRIVE)
+  while (first < count && move_item_piece(&items[first])->tier != PIECE_DRIVE)
     first++;
   if (first == count)
     return result;
   struct frames *frames = frames_find(items[0].range->context);
-  const uint64_t began_ns = drain_now_ns();
+  const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
   if (!frames || !move_copier(items[0].range, &stream, &copied)) {
     report_reason("state that the program wants can't be brought back from drives: %s",
@@ -407,12 +407,12 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
   for (size_t i = first; i < count && !result;) {
     struct batch batch = {0};
     for (; i < count && batch.count < batch_most(frames); i++)
-      if (item_piece(&items[i])->tier == PIECE_DRIVE)
+      if (move_item_piece(&items[i])->tier == PIECE_DRIVE)
         batch.items[batch.count++] = items[i];
     result = bring_batch(frames, &batch, stream);
   }
   quiet_end(mode);
-  report_add(drive_fault_ns, drain_now_ns() - began_ns);
+  report_add(drive_fault_ns, clock_now_ns() - began_ns);
   range_watch_changed();
   return result;
 }

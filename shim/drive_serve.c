@@ -30,13 +30,6 @@ static CUresult serve_piece(void *destination, const struct range *range, uint32
   if (state == TICKET_READY) {
     memcpy(destination, frame + offset, bytes);
     report_add(drive_served_bytes, bytes);
-  } else if (state == TICKET_FAILED) {
-    char sentence[320];
-    snprintf(sentence, sizeof sentence,
-             "optimizer state can't be read back (%s); this process must go back to its last "
-             "checkpoint",
-             ticket_why(ticket));
-    process_stop(sentence);
   }
   ticket_release(ticket, false);
   return state == TICKET_READY ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;

@@ -3,6 +3,7 @@
    collected under the lock and made after it, since a store may answer at once, from the very call. */
 #define _GNU_SOURCE
 #include "../policy/report.h"
+#include "clock.h"
 #include "frames_set.h"
 #include "process.h"
 #include <stdio.h>
@@ -42,19 +43,13 @@ void frames_say_lost(void) {
 
 /* ---- time ---- */
 
-uint64_t frames_now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t frames_end_ns(uint64_t limit_ns) {
-  const uint64_t now = frames_now_ns();
+  const uint64_t now = clock_now_ns();
   return limit_ns > UINT64_MAX - now ? UINT64_MAX : now + limit_ns;
 }
 
 void frames_doze(struct frames *frames, uint64_t end_ns) {
-  const uint64_t most = frames_now_ns() + 10000000u, until = end_ns < most ? end_ns : most;
+  const uint64_t most = clock_now_ns() + 10000000u, until = end_ns < most ? end_ns : most;
   const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
                              .tv_nsec = (long)(until % 1000000000u)};
   pthread_cond_timedwait(&frames->changed, &frames->lock, &t);
@@ -299,7 +294,7 @@ void frames_forget_unit(struct frames *frames, uint32_t unit) {
   const uint64_t end = frames_end_ns(FRAMES_PATIENCE_NS);
   bool all;
   pthread_mutex_lock(&frames->lock);
-  while (!(all = drop_unit(frames, unit)) && frames_now_ns() < end)
+  while (!(all = drop_unit(frames, unit)) && clock_now_ns() < end)
     frames_doze(frames, end);
   struct store_request *requests = frames_advance(frames);
   pthread_mutex_unlock(&frames->lock);

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "../policy/budget.h"
 #include "cancel.h"
+#include "clock.h"
 #include "driver.h"
 #include "frames_set.h"
 #include "process.h"
@@ -244,7 +245,7 @@ void frames_fail(struct frames *frames) {
 bool frames_idle(struct frames *frames, uint64_t limit_ns) {
   const uint64_t end = frames_end_ns(limit_ns);
   pthread_mutex_lock(&frames->lock);
-  while (frames->open && frames_now_ns() < end)
+  while (frames->open && clock_now_ns() < end)
     frames_doze(frames, end);
   const bool idle = !frames->open;
   pthread_mutex_unlock(&frames->lock);
@@ -255,7 +256,7 @@ bool frames_idle(struct frames *frames, uint64_t limit_ns) {
 static bool wait_end(struct frames *frames) {
   const uint64_t end = frames_end_ns(FRAMES_PATIENCE_NS);
   pthread_mutex_lock(&frames->lock);
-  while ((frames->open || frames->under_way) && frames_now_ns() < end)
+  while ((frames->open || frames->under_way) && clock_now_ns() < end)
     frames_doze(frames, end);
   const bool ended = !frames->open && !frames->under_way;
   pthread_mutex_unlock(&frames->lock);

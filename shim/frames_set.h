@@ -83,7 +83,6 @@ struct tenancy *frames_latest(struct frames *, uint32_t unit);
 struct tenancy *frames_settle(struct frames *, const struct ticket *, uint32_t unit, bool fill);
 /* Sleeps until something changed, or it is `end_ns`, but 10 ms at most: not everything that is waited for has a signal. */
 void frames_doze(struct frames *, uint64_t end_ns);
-uint64_t frames_now_ns(void);
 /* So long from now, without a wrap. */
 uint64_t frames_end_ns(uint64_t limit_ns);
 

@@ -1,6 +1,7 @@
 /* Tickets: see frames.h. They are made one after another, under the enqueue lock, and each names its frames before the next one does: so
    whatever a ticket waits for was named by tickets made before it. */
 #include "../policy/report.h"
+#include "clock.h"
 #include "frames_set.h"
 #include <stdlib.h>
 
@@ -136,7 +137,7 @@ enum ticket_state ticket_wait(struct ticket *ticket, uint64_t limit_ns,
   const uint64_t end = frames_end_ns(limit_ns);
   enum ticket_state state = TICKET_WAITING;
   pthread_mutex_lock(&frames->lock);
-  while ((state = state_locked(ticket)) == TICKET_WAITING && frames_now_ns() < end &&
+  while ((state = state_locked(ticket)) == TICKET_WAITING && clock_now_ns() < end &&
          !(give_up && atomic_load_explicit(give_up, memory_order_relaxed)))
     frames_doze(frames, end);
   pthread_mutex_unlock(&frames->lock);

@@ -14,6 +14,7 @@
    context. */
 #include "move.h"
 #include "../policy/report.h"
+#include "clock.h"
 #include "drain.h"
 #include "driver.h"
 #include "process.h"
@@ -150,7 +151,7 @@ static CUresult wait_streams(const struct mover *mover, struct batch *batch, CUs
     batch->touches[i] = atomic_load_explicit(&ranges[i]->touches, memory_order_acquire);
   }
   return drain_ranges(mover->context, ranges, batch->count, stream, wait,
-                      drain_now_ns() + move_wait_ns);
+                      clock_now_ns() + move_wait_ns);
 }
 
 static CUdeviceptr item_address(const struct move_item *item) {
@@ -179,7 +180,7 @@ static CUresult copy(struct mover *mover, const struct batch *batch, bool *queue
     *queued = driver.cuStreamSynchronize(mover->stream) != CUDA_SUCCESS;
     return result;
   }
-  return drain_event(mover->copied, drain_now_ns() + move_wait_ns);
+  return drain_event(mover->copied, clock_now_ns() + move_wait_ns);
 }
 
 /* Puts the old handle back at an address that is unmapped. */
@@ -340,7 +341,7 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
   *moved = 0;
   if (!count)
     return result;
-  const uint64_t began_ns = drain_now_ns();
+  const uint64_t began_ns = clock_now_ns();
   const size_t bytes = items[0].range->piece_bytes;
   CUstreamCaptureMode mode = quiet_begin();
   struct mover *mover = mover_of(items[0].range->context, items[0].range->device, bytes);
@@ -354,7 +355,7 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
     wait = false; /* nothing of this thread's has been queued since */
   }
   quiet_end(mode);
-  say_moved(tier, *moved, *moved * bytes, drain_now_ns() - began_ns);
+  say_moved(tier, *moved, *moved * bytes, clock_now_ns() - began_ns);
   return result;
 }
 

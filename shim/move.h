@@ -10,6 +10,9 @@ struct move_item {
   struct range *range;
   uint32_t piece;
 };
+static inline struct piece *move_item_piece(const struct move_item *item) {
+  return &item->range->pieces[item->piece];
+}
 
 /* Moves pieces of ranges of the current context to `tier`, in batches, after the work that `stream`
    (and whatever other stream touched them) has queued. `stream` may be NULL with `wait` false.

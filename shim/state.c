@@ -1,5 +1,5 @@
 /* Where state should live (state.h): the step rule, what moves at a step's beginning, what goes
-   home, eviction.
+   home, eviction. Partners and lists are view.c's.
 
    At the beginning of step n+1 the moments that step n named are complete. From them, per piece:
 
@@ -30,157 +30,8 @@
 #include "quiet.h"
 #include "tier.h"
 #include "touch.h"
+#include "view.h"
 #include <stdlib.h>
-#include <string.h>
-
-/* What a decision is made from: what the current context has, under the enqueue lock. */
-struct view {
-  struct range **ranges;
-  size_t range_count;
-  struct moment *moments;
-  size_t moment_count;
-};
-
-static bool view_open(struct view *view, CUcontext context) {
-  size_t count = 0;
-  memset(view, 0, sizeof *view);
-  view->ranges = range_list(&count);
-  for (size_t i = 0; i < count; i++)
-    if (view->ranges[i]->context == context)
-      view->ranges[view->range_count++] = view->ranges[i];
-  view->moments = census_list(context, &view->moment_count);
-  if (view->ranges)
-    census_cover(view->ranges, view->range_count, view->moments, view->moment_count);
-  return true;
-}
-
-static void view_close(struct view *view) {
-  free(view->ranges);
-  free(view->moments);
-}
-
-static bool covered(const struct range *range, uint32_t i) {
-  return range->pieces[i].covered_bytes == census_whole(range, i);
-}
-
-/* ---- the partner rule ---- */
-
-static bool follows(const struct piece *piece) {
-  return piece->plan == PLAN_TO_HOST || piece->plan == PLAN_TO_DRIVE ||
-         (piece->tier != PIECE_DEVICE && piece->plan == PLAN_STAY);
-}
-
-/* Of the partner bytes [address, address+bytes), those in pieces that follow. */
-static size_t following_bytes(const struct range *range, uintptr_t address, size_t bytes) {
-  size_t following = 0;
-  if (!range || address - range->base >= range->bytes ||
-      bytes > range->bytes - (address - range->base))
-    return 0;
-  for (size_t from = address - range->base, to = from + bytes; from < to;) {
-    size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
-    end = end < to ? end : to;
-    if (follows(&range->pieces[from / range->piece_bytes]))
-      following += end - from;
-    from = end;
-  }
-  return following;
-}
-
-static void count_followed(const struct moment *moment) {
-  struct range *range = moment->range;
-  const struct range *partner = range_find(moment->partners[0]);
-  for (size_t from = moment->address - range->base, to = from + moment->bytes; from < to;) {
-    struct piece *piece = &range->pieces[from / range->piece_bytes];
-    size_t end = (from / range->piece_bytes + 1) * range->piece_bytes;
-    end = end < to ? end : to;
-    if (piece->plan == PLAN_TO_HOST || piece->plan == PLAN_TO_DRIVE)
-      piece->followed_bytes += following_bytes(
-          partner, moment->partners[0] + (range->base + from - moment->address), end - from);
-    from = end;
-  }
-}
-
-/* Takes planned pieces away until all that remain have their partners. */
-static void keep_partners(const struct view *view) {
-  bool changed = true;
-  while (changed) {
-    changed = false;
-    for (size_t i = 0; i < view->range_count; i++)
-      for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++)
-        view->ranges[i]->pieces[k].followed_bytes = 0;
-    for (size_t i = 0; i < view->moment_count; i++)
-      if (view->moments[i].range)
-        count_followed(&view->moments[i]);
-    for (size_t i = 0; i < view->range_count; i++)
-      for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
-        struct piece *piece = &view->ranges[i]->pieces[k];
-        const bool enough = piece->plan == PLAN_TO_DRIVE
-                                ? piece->followed_bytes >= piece->named_bytes
-                                : 2 * piece->followed_bytes >= piece->named_bytes;
-        if ((piece->plan != PLAN_TO_HOST && piece->plan != PLAN_TO_DRIVE) || enough)
-          continue;
-        piece->plan = PLAN_STAY;
-        changed = true;
-      }
-  }
-}
-
-/* ---- lists of pieces ---- */
-
-struct items {
-  struct move_item *items;
-  size_t count, room;
-};
-
-static void append(struct items *items, struct range *range, uint32_t piece) {
-  if (items->count == items->room) {
-    size_t more = items->room ? 2 * items->room : 256;
-    struct move_item *grown = realloc(items->items, more * sizeof *grown);
-    if (!grown)
-      return; /* fewer move */
-    items->items = grown;
-    items->room = more;
-  }
-  items->items[items->count++] = (struct move_item){range, piece};
-}
-
-/* The piece that holds the address, if it is planned to go to the host; it is listed once. */
-static void append_planned(struct items *items, struct range *range, uintptr_t address) {
-  if (!range || address - range->base >= range->bytes)
-    return;
-  uint32_t i = (uint32_t)((address - range->base) / range->piece_bytes);
-  if (range->pieces[i].plan != PLAN_TO_HOST)
-    return;
-  range->pieces[i].plan = PLAN_STAY;
-  append(items, range, i);
-}
-
-/* Planned pieces, tensor by tensor, each piece of m beside those of its partners. */
-static struct items list_planned(const struct view *view) {
-  struct items items = {0};
-  for (size_t i = 0; i < view->moment_count; i++) {
-    const struct moment *moment = &view->moments[i];
-    if (!moment->range || !moment->bytes)
-      continue;
-    const size_t stride = moment->range->piece_bytes;
-    for (size_t at = 0; at < moment->bytes + stride; at += stride) {
-      const size_t byte = at < moment->bytes ? at : moment->bytes - 1;
-      append_planned(&items, moment->range, moment->address + byte);
-      for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++)
-        append_planned(&items, range_find(moment->partners[k]), moment->partners[k] + byte);
-    }
-  }
-  return items;
-}
-
-static struct items list_home(const struct view *view) {
-  struct items items = {0};
-  for (size_t i = 0; i < view->range_count; i++)
-    for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++)
-      if (view->ranges[i]->pieces[k].plan == PLAN_HOME)
-        append(&items, view->ranges[i], k);
-  return items;
-}
 
 /* ---- moving ---- */
 
@@ -195,66 +46,6 @@ static struct touches_noted note_touches(const struct view *view) {
   for (size_t i = 0; i < view->range_count; i++)
     view->ranges[i]->touches_noted = atomic_load(&view->ranges[i]->touches);
   return noted;
-}
-
-/* Only what the step alone used during the whole last step and since, as far as anybody can see, may be mapped nowhere. */
-static bool may_go_to_drive(const struct move_item *item) {
-  const struct piece *piece = &item->range->pieces[item->piece];
-  return piece->unused && !atomic_load(&piece->foreign_used) && !item->range->rests &&
-         range_movable(item->range);
-}
-
-/* Puts pieces that drives won't take, for themselves or for their partners, in front of the others. */
-static void host_first(const struct view *view, struct items *items) {
-  struct items others = {0};
-  size_t count = 0;
-  for (size_t i = 0; i < items->count; i++) {
-    const struct move_item *item = &items->items[i];
-    item->range->pieces[item->piece].plan = may_go_to_drive(item) ? PLAN_TO_DRIVE : PLAN_TO_HOST;
-  }
-  keep_partners(view);
-  for (size_t i = 0; i < items->count; i++) {
-    const struct move_item item = items->items[i];
-    if (item.range->pieces[item.piece].plan == PLAN_TO_DRIVE)
-      append(&others, item.range, item.piece);
-    else
-      items->items[count++] = item;
-  }
-  /* Without memory for all of the others some stay. */
-  if (others.count)
-    memcpy(items->items + count, others.items, others.count * sizeof *others.items);
-  items->count = count + others.count;
-  free(others.items);
-}
-
-/* Cuts the list: `count` pieces go to the host, more to drives as far as these have room (a list the caller frees), and what lost its
-   partner by that is taken away. */
-static struct items cut(const struct view *view, struct items *items, size_t count, size_t drives) {
-  struct items to_drive = {0};
-  if (drives)
-    host_first(view, items);
-  const size_t all = items->count;
-  for (size_t i = 0; i < all; i++) {
-    const struct move_item *item = &items->items[i];
-    enum piece_plan plan = i < count ? PLAN_TO_HOST : PLAN_STAY;
-    if (plan == PLAN_STAY && drives && may_go_to_drive(item)) {
-      plan = PLAN_TO_DRIVE;
-      drives--;
-    }
-    item->range->pieces[item->piece].plan = plan;
-  }
-  keep_partners(view);
-  items->count = 0;
-  for (size_t i = 0; i < all; i++) {
-    const struct move_item item = items->items[i];
-    struct piece *piece = &item.range->pieces[item.piece];
-    if (piece->plan == PLAN_TO_HOST)
-      items->items[items->count++] = item;
-    else if (piece->plan == PLAN_TO_DRIVE)
-      append(&to_drive, item.range, item.piece);
-    piece->plan = PLAN_STAY;
-  }
-  return to_drive;
 }
 
 /* As many of the listed pieces as the budget has room for go to the host, more to drives (NULL: none). */
@@ -274,7 +65,7 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   const bool possible = room < wanted && drives && drive_possible(context, bytes);
   const size_t on_drives = possible ? drive_room(context) : 0;
   if (room < wanted)
-    to_drive = cut(view, items, room, on_drives);
+    to_drive = view_cut(view, items, room, on_drives);
   const size_t going = items->count + to_drive.count;
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
   if (!result && drives && to_drive.count) {
@@ -329,7 +120,7 @@ static CUresult move_home(struct items *items, CUstream stream) {
 /* What the last step says about one piece. */
 static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   struct piece *piece = &range->pieces[i];
-  const bool whole = covered(range, i);
+  const bool whole = view_covered(range, i);
   bool touched = atomic_exchange(&piece->foreign_touched, false);
   piece->plan = PLAN_STAY;
   if (piece->provisional && whole) {
@@ -407,31 +198,30 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   const enum config_mode mode = process_config()->mode;
   if (process_capture_open() || pace->step < pace->put_off_until)
     return result; /* pieces keep their streaks; touches stay noted */
-  if (view_open(&view, pace->context)) {
-    elsewhere_note(view.moments, view.moment_count);
-    const struct touches_noted noted = note_touches(&view);
-    const bool drives = note_step_end(&view, pace, &noted);
-    for (size_t i = 0; i < view.range_count; i++)
-      for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
-        plan_piece(view.ranges[i], k, mode);
-    elsewhere_note_held(view.ranges, view.range_count);
-    keep_partners(&view);
-    struct items to_host = list_planned(&view), home = list_home(&view);
-    if (mode == MODE_FULL && !to_host.count && !home.count)
-      elsewhere_note_shared(view.ranges, view.range_count);
-    if (mode == MODE_OBSERVE) {
-      say_observed(&view, pace->step);
-    } else {
-      const uint64_t late = move_late_count();
-      result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
-      if (!result)
-        result = move_home(&home, stream);
-      if (move_late_count() != late)
-        pace_put_off(pace);
-    }
-    free(to_host.items);
-    free(home.items);
+  view_open(&view, pace->context);
+  elsewhere_note(view.moments, view.moment_count);
+  const struct touches_noted noted = note_touches(&view);
+  const bool drives = note_step_end(&view, pace, &noted);
+  for (size_t i = 0; i < view.range_count; i++)
+    for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++)
+      plan_piece(view.ranges[i], k, mode);
+  elsewhere_note_held(view.ranges, view.range_count);
+  view_keep_partners(&view);
+  struct items to_host = view_planned(&view), home = view_home(&view);
+  if (mode == MODE_FULL && !to_host.count && !home.count)
+    elsewhere_note_shared(view.ranges, view.range_count);
+  if (mode == MODE_OBSERVE) {
+    say_observed(&view, pace->step);
+  } else {
+    const uint64_t late = move_late_count();
+    result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
+    if (!result)
+      result = move_home(&home, stream);
+    if (move_late_count() != late)
+      pace_put_off(pace);
   }
+  free(to_host.items);
+  free(home.items);
   view_close(&view);
   range_watch_changed();
   return result;
@@ -532,32 +322,30 @@ size_t state_evict(size_t wanted_bytes) {
   const struct pace *pace = state_step() ? pace_current() : NULL;
   if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !pace)
     return 0;
-  if (view_open(&view, pace->context)) {
-    const struct touches_noted noted = note_touches(&view);
-    const bool drives = pace->readable && noted.unreadable == pace->unreadable;
-    for (size_t i = 0; i < view.range_count; i++)
-      for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
-        struct piece *piece = &view.ranges[i]->pieces[k];
-        const bool may = piece->tier == PIECE_DEVICE && covered(view.ranges[i], k) &&
-                         range_movable(view.ranges[i]) && !atomic_load(&piece->foreign_touched);
-        piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
-      }
-    keep_partners(&view);
-    struct items items = list_planned(&view);
-    if (items.count) {
-      const size_t bytes = items.items[0].range->piece_bytes;
-      const size_t together = most_states(&view);
-      const size_t enough =
-          ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
-      size_t moved;
-      if (items.count > enough)
-        items.count = enough;
-      (void)move_out(&view, &items, NULL, false, drives ? &noted : NULL,
-                     &moved); /* a failure has stopped the hooks */
-      freed = moved * bytes;
+  view_open(&view, pace->context);
+  const struct touches_noted noted = note_touches(&view);
+  const bool drives = pace->readable && noted.unreadable == pace->unreadable;
+  for (size_t i = 0; i < view.range_count; i++)
+    for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
+      struct piece *piece = &view.ranges[i]->pieces[k];
+      const bool may = piece->tier == PIECE_DEVICE && view_covered(view.ranges[i], k) &&
+                       range_movable(view.ranges[i]) && !atomic_load(&piece->foreign_touched);
+      piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
     }
-    free(items.items);
+  view_keep_partners(&view);
+  struct items items = view_planned(&view);
+  if (items.count) {
+    const size_t bytes = items.items[0].range->piece_bytes;
+    const size_t together = most_states(&view);
+    const size_t enough = ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
+    size_t moved;
+    if (items.count > enough)
+      items.count = enough;
+    (void)move_out(&view, &items, NULL, false, drives ? &noted : NULL,
+                   &moved); /* a failure has stopped the hooks */
+    freed = moved * bytes;
   }
+  free(items.items);
   view_close(&view);
   if (freed)
     report_add(evictions, 1);

@@ -68,20 +68,10 @@ bool drive_run_fits(const struct plan *plan, const struct run_of_blocks *run, ui
 
 /* ---- what the worker waits for ---- */
 
-/* A read that failed in the middle of a step: there is no way on. */
-static void say_lost(void) {
-  char reason[512];
-  snprintf(reason, sizeof reason,
-           "state could not be read back from a drive (%s) in the middle of a step; go back to the "
-           "last checkpoint",
-           frames_lost());
-  process_stop(reason);
-}
-
 static bool paged_wait(struct paged_state *paged, const _Atomic bool *give_up) {
   const enum ticket_state state = ticket_wait(paged->ticket, UINT64_MAX / 4, give_up);
   if (state == TICKET_FAILED && *frames_lost())
-    say_lost();
+    frames_say_lost();
   return state == TICKET_READY;
 }
 
@@ -195,7 +185,7 @@ bool drive_ready(struct plan *plan, const char **why) {
   static char reason[256];
   *why = reason;
   if (*frames_lost()) {
-    say_lost();
+    frames_say_lost();
     *why = frames_lost();
     return false;
   }
@@ -288,20 +278,26 @@ static CUresult fault(uintptr_t address, size_t bytes) {
                             (uint32_t)((offset + bytes - 1) / range->piece_bytes));
 }
 
-/* Lists [first, last) of a block's. */
-static CUresult fault_block(const struct plan *plan, unsigned block, unsigned first,
-                            unsigned last) {
+/* Where a block's part of a list lies, and how long it is. */
+static uintptr_t block_address(const struct plan *plan, unsigned block, enum tensor_list list,
+                               size_t *bytes) {
   const struct family *family = &plan->function->family;
   const unsigned char *metadata = plan->arguments.metadata;
   const unsigned tensor = metadata_block_tensor(family, metadata, block);
-  const size_t chunk = (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS;
-  const size_t elements = (size_t)metadata_chunk_elements(family, metadata, block);
+  const size_t element = element_bytes(family, list);
+  *bytes = (size_t)metadata_chunk_elements(family, metadata, block) * element;
+  return metadata_address(family, metadata, list, tensor) +
+         (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * element;
+}
+
+/* Lists [first, last) of a block's. */
+static CUresult fault_block(const struct plan *plan, unsigned block, unsigned first,
+                            unsigned last) {
   CUresult result = CUDA_SUCCESS;
   for (unsigned list = first; list < last && result == CUDA_SUCCESS; list++) {
-    const size_t element = element_bytes(family, (enum tensor_list)list);
-    result =
-        fault(metadata_address(family, metadata, (enum tensor_list)list, tensor) + chunk * element,
-              elements * element);
+    size_t bytes;
+    const uintptr_t address = block_address(plan, block, (enum tensor_list)list, &bytes);
+    result = fault(address, bytes);
   }
   return result;
 }
@@ -318,17 +314,12 @@ CUresult drive_fault_launch(struct plan *plan) {
 /* What of a block's states is more than a ticket can name: it could never be stepped on drives. Its ranges stay off them from now on. */
 static bool too_long(const struct plan *plan, unsigned block) {
   static bool said;
-  const struct family *family = &plan->function->family;
-  const unsigned char *metadata = plan->arguments.metadata;
-  const unsigned tensor = metadata_block_tensor(family, metadata, block);
-  const size_t offset =
-      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
-  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
   struct range *ranges[STATES_MOST] = {NULL};
-  const unsigned states = family_states(family);
+  const unsigned states = family_states(&plan->function->family);
   size_t pieces = 0;
   for (unsigned i = 0; i < states; i++) {
-    const uintptr_t address = metadata_address(family, metadata, LIST_STATE + i, tensor) + offset;
+    size_t bytes;
+    const uintptr_t address = block_address(plan, block, LIST_STATE + i, &bytes);
     ranges[i] = range_find(address);
     pieces += pieces_between(ranges[i], address, bytes);
   }
@@ -348,16 +339,11 @@ static bool too_long(const struct plan *plan, unsigned block) {
 
 /* Whether a block has state on drives, and state that isn't off the device, or too much of it. */
 static bool mixed(const struct plan *plan, unsigned block) {
-  const struct family *family = &plan->function->family;
-  const unsigned char *metadata = plan->arguments.metadata;
-  const unsigned tensor = metadata_block_tensor(family, metadata, block);
-  const size_t offset =
-      (size_t)metadata_block_chunk(family, metadata, block) * CHUNK_ELEMENTS * family->state_bytes;
-  const size_t bytes = metadata_chunk_elements(family, metadata, block) * family->state_bytes;
   bool drive = false, off = true, any;
-  for (unsigned list = LIST_STATE; list < family->lists; list++) {
-    off &= range_off_device(
-        metadata_address(family, metadata, (enum tensor_list)list, tensor) + offset, bytes, &any);
+  for (unsigned list = LIST_STATE; list < plan->function->family.lists; list++) {
+    size_t bytes;
+    const uintptr_t address = block_address(plan, block, (enum tensor_list)list, &bytes);
+    off &= range_off_device(address, bytes, &any);
     drive |= any;
   }
   return drive && (!off || too_long(plan, block));

@@ -5,12 +5,12 @@
 #include "../nvme/endurance.h"
 #include "../policy/report.h"
 #include "cancel.h"
+#include "clock.h"
 #include "process.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 _Static_assert(REPORT_DRIVES >= (int)STORE_DIRECTORIES_MOST,
                "the report has room for every directory");
@@ -38,15 +38,9 @@ static struct {
 /* The first step's are not counted. */
 enum { STEPS_UNCOUNTED = 1, STEPS_BEFORE_WARNING = 3 };
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
-}
-
 /* Not under the lock. */
 static struct drive_health health_of(unsigned i, uint64_t device) {
-  const uint64_t before = now_ns();
+  const uint64_t before = clock_now_ns();
   pthread_mutex_lock(&lock);
   struct answer answer = wear.answers[i];
   pthread_mutex_unlock(&lock);
@@ -55,7 +49,7 @@ static struct drive_health health_of(unsigned i, uint64_t device) {
   const int cancel = cancel_hold();
   answer = (struct answer){.asked = true, .at_ns = before, .health = drive_health(device, NULL)};
   cancel_allow(cancel);
-  answer.took_ns = now_ns() - before;
+  answer.took_ns = clock_now_ns() - before;
   pthread_mutex_lock(&lock);
   wear.answers[i] = answer;
   pthread_mutex_unlock(&lock);
@@ -173,7 +167,7 @@ bool wear_ended(struct store *store) {
   if (ended || !limit->set)
     return ended;
   if (limit->percent) {
-    const uint64_t now = now_ns();
+    const uint64_t now = clock_now_ns();
     if (now < next_ns)
       return false;
     next_ns = now + asked_again_ns;
@@ -238,7 +232,7 @@ void wear_step(struct store *store, CUcontext context) {
   if (!wear.steps)
     wear.context = context;
   const bool counts = context == wear.context;
-  const uint64_t steps = counts ? ++wear.steps : 0, now = now_ns();
+  const uint64_t steps = counts ? ++wear.steps : 0, now = clock_now_ns();
   if (steps == STEPS_UNCOUNTED + 1) {
     wear.from_ns = now;
     for (unsigned i = 0; i < STORE_DIRECTORIES_MOST; i++)

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "worker.h"
 #include "../policy/cpus.h"
+#include "clock.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -50,12 +51,6 @@ struct worker {
   struct proof_job proof;
   struct adam_scalars scalars[PROOF_TENSORS];
 };
-
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void sleep_ns(long ns) {
   const struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
@@ -208,9 +203,9 @@ static bool step_stretch(struct worker *worker, const struct piece_job *job, uin
       .eps = proof->hyper.eps,
       .scalars = worker->scalars[job->tensor],
   };
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   const bool done = worker->api->step(worker->team, &step);
-  report_add(cpu_ns, now_ns() - begun);
+  report_add(cpu_ns, clock_now_ns() - begun);
   job->words->lr_decay = step.scalars.lr_decay;
   job->words->lr_decay_double = step.scalars.lr_decay_double;
   return done;
@@ -231,9 +226,9 @@ static bool step(struct worker *worker, const struct piece_job *job,
 static enum slot_status step_paged(struct worker *worker, const struct piece_job *job,
                                    enum slot_status status) {
   struct paged_state *paged = job->paged;
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   const bool there = paged->wait(paged, &worker->failing);
-  report_add(drive_wait_ns, now_ns() - begun);
+  report_add(drive_wait_ns, clock_now_ns() - begun);
   if (status == SLOT_APPLY && !there)
     status = SLOT_FAILED;
   if (status == SLOT_APPLY)
@@ -456,7 +451,7 @@ void worker_end_launch(struct worker *worker) {
 }
 
 static struct timespec deadline_in(uint64_t limit_ns) {
-  const uint64_t until = now_ns() + limit_ns;
+  const uint64_t until = clock_now_ns() + limit_ns;
   return (struct timespec){.tv_sec = (time_t)(until / 1000000000u),
                            .tv_nsec = (long)(until % 1000000000u)};
 }

@@ -99,6 +99,15 @@ marked() { "$OFFLOAD" run --library "$FILES/liboffload-mark.so" "$@"; }
   [ "$output" = "observe 20GiB verbose 1" ]
 }
 
+@test "--observe and the option of a variable that has another field set what they name" {
+  run marked --observe --metrics m -- sh -c 'echo $OFFLOAD_MODE $OFFLOAD_METRICS'
+  [ "$status" -eq 0 ]
+  [ "$output" = "observe m" ]
+  run marked --free 3GiB --signal USR2 --test-ahead 0 -- sh -c 'echo $OFFLOAD_FREE $OFFLOAD_SIGNAL $OFFLOAD_TEST_AHEAD'
+  [ "$status" -eq 0 ]
+  [ "$output" = "3GiB USR2 0" ]
+}
+
 @test "arguments of the program are its own, with and without --" {
   run marked sh -c 'echo "$@"' name --mode x A=1
   [ "$output" = "--mode x A=1" ]
@@ -125,6 +134,12 @@ marked() { "$OFFLOAD" run --library "$FILES/liboffload-mark.so" "$@"; }
   run "$OFFLOAD" frobnicate
   [ "$status" -eq 2 ]
   [[ $output == *frobnicate*--help* ]]
+  run "$OFFLOAD" rum
+  [ "$status" -eq 2 ]
+  [[ $output == *"'rum' is no command; did you mean \`offload run\`?"* ]]
+  run "$OFFLOAD"
+  [ "$status" -eq 2 ]
+  [[ $output == *"no command"*--help* ]]
   run "$OFFLOAD" variables extra
   [ "$status" -eq 2 ]
   [[ $output == *"variables takes no argument, so not 'extra'"* ]]

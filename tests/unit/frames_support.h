@@ -4,6 +4,7 @@
 #define FRAMES_SUPPORT_H
 #include "frames_fake.h"
 #include "memory_support.h"
+#include "shim/clock.h"
 #include "shim/frames_set.h"
 #include "tests/lib/tap.h"
 #include <pthread.h>
@@ -103,7 +104,7 @@ __attribute__((unused)) static bool bring_all(uint32_t *units, unsigned count) {
 __attribute__((unused)) static bool quiet(void) {
   const uint64_t end = frames_end_ns(soon_ns);
   pthread_mutex_lock(&frames->lock);
-  while ((frames->open || frames->under_way) && frames_now_ns() < end)
+  while ((frames->open || frames->under_way) && clock_now_ns() < end)
     frames_doze(frames, end);
   const bool good = !frames->open && !frames->under_way;
   pthread_mutex_unlock(&frames->lock);

@@ -7,7 +7,7 @@
 
 uint64_t drive_units = 1024;
 unsigned drive_units_used, drive_units_written;
-bool drive_reads_fail, drive_write_failed;
+bool drive_reads_fail, drive_write_failed, drive_frames_late, drive_room_wrong;
 
 struct frames {
   CUcontext context;
@@ -63,6 +63,8 @@ void ticket_drop(struct ticket *ticket) {
 enum ticket_state ticket_wait(struct ticket *ticket, uint64_t limit_ns,
                               const _Atomic bool *give_up) {
   (void)limit_ns, (void)give_up;
+  if (ticket->fill && drive_frames_late)
+    return TICKET_WAITING;
   return ticket->going && (ticket->fill || (!drive_reads_fail && units[ticket->unit]))
              ? TICKET_READY
              : TICKET_FAILED;
@@ -80,6 +82,11 @@ void ticket_release(struct ticket *ticket, bool wrote) {
   }
   ticket_drop(ticket);
 }
+bool frames_idle(struct frames *frames, uint64_t limit_ns) {
+  (void)frames;
+  (void)limit_ns;
+  return true;
+}
 bool frames_in_use(struct frames *frames, uint32_t unit) {
   (void)frames;
   (void)unit;
@@ -96,7 +103,7 @@ void frames_forget_context(CUcontext context, bool gone) {
 }
 uint64_t store_room(struct store *any) {
   (void)any;
-  return drive_units - drive_units_used;
+  return drive_room_wrong ? UNITS : drive_units - drive_units_used;
 }
 bool store_allocate(struct store *any, uint32_t *unit, char *why, size_t why_bytes) {
   (void)any;
@@ -119,7 +126,8 @@ void store_release(struct store *any, uint32_t unit) {
 }
 struct store_stats store_stats(struct store *any) {
   (void)any;
-  return (struct store_stats){.failed_directories = drive_write_failed};
+  return (struct store_stats){.failed_directories = drive_write_failed,
+                              .written_bytes = (uint64_t)drive_units_written * PIECE};
 }
 bool wear_ended(struct store *any) {
   const struct wear_limit *limit = &process_config()->nvme_wear_limit;

@@ -7,4 +7,6 @@
 extern uint64_t drive_units; /* that there are in all */
 extern unsigned drive_units_used, drive_units_written;
 extern bool drive_reads_fail, drive_write_failed;
+extern bool drive_frames_late; /* those to be filled never come */
+extern bool drive_room_wrong;  /* store_room tells of room that store_allocate doesn't find */
 #endif

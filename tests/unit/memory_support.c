@@ -11,6 +11,7 @@ static struct driver whole; /* what the simulator has */
 struct config config;
 uint64_t budget_bytes;
 _Atomic bool capture_open, adam_seen, stopped;
+char stop_reason[512];
 
 /* ---- the process ---- */
 
@@ -28,7 +29,7 @@ CUresult process_note_failure(CUresult result, const char *where) {
 }
 
 void process_stop(const char *reason) {
-  (void)reason;
+  snprintf(stop_reason, sizeof stop_reason, "%s", reason);
   stopped = true;
 }
 

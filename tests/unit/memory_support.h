@@ -25,6 +25,7 @@ enum { PIECE = 65536, DEVICE_BYTES = 64 * PIECE };
 extern struct config config;
 extern uint64_t budget_bytes;
 extern _Atomic bool capture_open, adam_seen, stopped;
+extern char stop_reason[512]; /* the last */
 
 /* Runs a case in a child, which loads a fresh driver with the given switches ("NAME=value
    NAME=value"); true when it returned NULL. Else it returned a sentence that says what is wrong. */

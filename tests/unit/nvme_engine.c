@@ -2,21 +2,14 @@
    The file lies in the build's folder, without O_DIRECT where that is refused. */
 #define _GNU_SOURCE
 #include "nvme/engine.h"
+#include "nvme_support.h"
 #include "tests/lib/tap.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { BLOCK = 1 << 16, FILE_BYTES = 4 << 20, SLAB_BYTES = 2 * FILE_BYTES + BLOCK, WAIT_S = 20 };
 
@@ -261,13 +254,6 @@ static void closes(enum engine_rung rung, const char *name) {
   tap_ok(waited.open == 0 && file_is_slab(), "%s: closing waits for all that was submitted", name);
 }
 
-static unsigned descriptors(void) {
-  unsigned open = 0;
-  for (int fd = 0; fd < 256; fd++)
-    open += fcntl(fd, F_GETFD) != -1;
-  return open;
-}
-
 /* Whether a ring's memory is mapped, which holds the ring as its descriptor does. */
 static bool ring_mapped(void) {
   char line[512];
@@ -339,15 +325,7 @@ static void ladder(void) {
 static void climbs_down(void) {
   const pid_t child = fork();
   if (!child) {
-    struct sock_filter steps[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+    if (!refuse_call(__NR_io_uring_setup))
       _exit(3);
     if (start(ENGINE_PLAIN, NULL))
       _exit(4);
@@ -377,6 +355,11 @@ static void probes(void) {
   tap_ok(good && block_bytes >= 1 << 20 && block_bytes <= 8 << 20 && depth >= 4 && depth <= 32,
          "the probe chooses a block of 1 to 8 MiB and a depth of 4 to 32 (%zu, %u%s)", block_bytes,
          depth, why);
+  block_bytes = depth = 0;
+  const bool least = engine_probe(&config, FILE_BYTES, 0, &block_bytes, &depth, why, sizeof why);
+  tap_ok(least && block_bytes == 1 << 20 && depth == 4,
+         "a probe without time for more than a block chooses the least (%zu, %u%s)", block_bytes,
+         depth, why);
   struct faults faults;
   config.faults = &faults;
   tap_ok(faults_parse("write_enospc=3", &faults, why, sizeof why) &&
@@ -388,12 +371,9 @@ static void probes(void) {
 int main(int count, char **words) {
   char path[4096];
   (void)count;
-  snprintf(path, sizeof path, "%s.data", words[0]);
-  file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
-  if (file < 0)
-    file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  file = data_file(words[0], path, sizeof path);
   slab = mmap(NULL, SLAB_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (file < 0 || slab == MAP_FAILED || unlink(path))
+  if (file < 0 || slab == MAP_FAILED)
     return tap_ok(false, "a file %s and its memory: %s", path, strerror(errno)), tap_done();
   for (size_t i = 0; i < sizeof rungs / sizeof *rungs; i++) {
     const enum engine_rung rung = rungs[i];

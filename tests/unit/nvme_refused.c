@@ -2,22 +2,15 @@
    ring itself while it is in use. Each in a child, since neither can be taken back. And the memory of huge pages. */
 #define _GNU_SOURCE
 #include "nvme/engine.h"
+#include "nvme_support.h"
 #include "tests/lib/tap.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* The slab and a ring of its own take less than the least limit of locked memory that systems come with, MEMLOCK. */
 enum { BLOCK = 1 << 14, SLAB_BYTES = 2 * BLOCK, MEMLOCK = 1 << 16, WAIT_S = 20 };
@@ -146,26 +139,6 @@ static int nothing_locked(enum engine_rung rung) {
   return 0;
 }
 
-/* From now on no thread of this process may enter a ring. */
-static bool refuse_enter(void) {
-  struct sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_enter, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
-  return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-         !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
-}
-
-static unsigned descriptors(void) {
-  unsigned open = 0;
-  for (int fd = 0; fd < 256; fd++)
-    open += fcntl(fd, F_GETFD) != -1;
-  return open;
-}
-
 static bool failed(const struct engine_request *request) {
   return request->error == EIO && request->failed_at == request->offset;
 }
@@ -175,7 +148,7 @@ static int ring_breaks(enum engine_rung rung) {
   struct engine *engine = start(rung, file);
   if (!engine || !moves(engine, 3))
     return 1;
-  if (!refuse_enter())
+  if (!refuse_call(__NR_io_uring_enter))
     return 2;
   for (int write = 1; write >= 0; write--) {
     const struct engine_request request = once(engine, write, BLOCK);
@@ -202,7 +175,7 @@ static int breaks_under_way(enum engine_rung rung) {
   while (!engine_stats(engine).resubmitted)
     usleep(1000);
   usleep(20000); /* the rest of it is under way now */
-  if (!refuse_enter())
+  if (!refuse_call(__NR_io_uring_enter))
     return 3;
   submit(engine, &requests[1], false, 4 * BLOCK);
   wait_all();
@@ -259,13 +232,10 @@ static void slab_memory(void) {
 int main(int count, char **words) {
   char path[4096];
   (void)count;
-  snprintf(path, sizeof path, "%s.data", words[0]);
-  file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
-  if (file < 0)
-    file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  file = data_file(words[0], path, sizeof path);
   /* small pages: of a huge one all would count as locked */
   slab = mmap(NULL, SLAB_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (file < 0 || slab == MAP_FAILED || unlink(path))
+  if (file < 0 || slab == MAP_FAILED)
     return tap_ok(false, "a file %s and its memory: %s", path, strerror(errno)), tap_done();
   slab_memory();
   for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {

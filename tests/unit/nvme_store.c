@@ -2,24 +2,11 @@
    nothing is left behind. What it does when a drive fails is in nvme_store_faults.c. Runs in the checkout. */
 #define _GNU_SOURCE
 #include "nvme_store.h"
-#include <dirent.h>
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 enum { UNIT = 4 << 20, UNITS = 12 };
-
-static unsigned names_in(const char *directory) {
-  unsigned names = 0;
-  DIR *open = opendir(directory);
-  while (open && readdir(open))
-    names++;
-  if (open)
-    closedir(open);
-  return names - 2;
-}
 
 static bool even(const unsigned *of, unsigned count) {
   unsigned least = UINT32_MAX, most = 0;
@@ -167,6 +154,39 @@ static void limit(void) {
   store_close(store);
 }
 
+/* Stripes of a unit that the limit would still hold. */
+static void limit_inside_unit(void) {
+  struct store_config config = config_of(first(2), UNIT, "");
+  config.limit_bytes = 2 * UNIT + UNIT / 2;
+  struct store *store = open_store(&config);
+  char why[300] = "";
+  uint32_t more;
+  const bool good = store->stripes > 1 && store_room(store) == 2;
+  allocate(store);
+  allocate(store);
+  tap_ok(good && store_room(store) == 0 && !store_allocate(store, &more, why, sizeof why) &&
+             strstr(why, "OFFLOAD_NVME_LIMIT") && strstr(why, "10485760"),
+         "a limit that ends within a unit is named as well: %s", why);
+  store_close(store);
+}
+
+/* Room for one unit and a part of the next. */
+static void limit_within_a_unit(void) {
+  struct store_config config = config_of(first(2), UNIT, "");
+  config.limit_bytes = UNIT + UNIT / 2;
+  struct store *store = open_store(&config);
+  char why[300] = "";
+  uint32_t more;
+  const bool good = store->stripes > 1 && store_room(store) == 1 &&
+                    put(store, allocate(store), 1).outcome == STORE_OK &&
+                    !store_allocate(store, &more, why, sizeof why);
+  const uint64_t slots = store->directories[0].slots + store->directories[1].slots;
+  tap_ok(good && slots == store->stripes && store_room(store) == 0 &&
+             store_stats(store).resident_bytes == UNIT,
+         "a unit that the limit has room for in part takes nothing");
+  store_close(store);
+}
+
 static void share(void) {
   struct store_config config = config_of(first(2), UNIT, "");
   uint64_t rooms[2];
@@ -190,13 +210,6 @@ static void share(void) {
   setrlimit(RLIMIT_FSIZE, &none);
   tap_ok(store_room(store) == 2 * (128 << 20) / UNIT, "no file outgrows what ulimit -f allows");
   store_close(store);
-}
-
-static unsigned descriptors(void) {
-  unsigned count = 0;
-  for (int i = 0; i < 256; i++)
-    count += fcntl(i, F_GETFD) >= 0;
-  return count;
 }
 
 static void forked(void) {
@@ -343,6 +356,8 @@ int main(void) {
     round_trip(count);
   threads();
   limit();
+  limit_inside_unit();
+  limit_within_a_unit();
   share();
   forked();
   vanished();

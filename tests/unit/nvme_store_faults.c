@@ -2,8 +2,8 @@
    whatever a kernel may answer on the way is borne. Faults are those of nvme/fault.h, wrong bytes are also written under the
    store's feet. Runs in the checkout. */
 #define _GNU_SOURCE
+#include "nvme/clock.h"
 #include "nvme_store.h"
-#include <time.h>
 
 enum { LARGE = 4 << 20 };
 
@@ -15,12 +15,6 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, o
     return __real_mmap(at, bytes, protection, flags, file, offset);
   errno = ENOMEM;
   return MAP_FAILED;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* "byte N " of a stripe, as sentences have it. */
@@ -139,17 +133,22 @@ static void fails_under_threads(void) {
 }
 
 static void no_memory_to_keep(void) {
-  struct store *store = open_small(1, "write_eio=1");
+  struct store_config config = config_of(first(1), SMALL, "write_eio=2");
+  config.limit_bytes = SMALL_UNITS * SMALL;
+  config.checksums = false; /* they would notice as well */
+  struct store *store = open_store(&config);
   const uint32_t unit = allocate(store);
+  const bool before = put(store, unit, 4).outcome == STORE_OK;
   fill(slab, SMALL, 5);
   no_memory = true;
   const struct store_request request = once(store, true, unit);
   no_memory = false;
-  tap_ok(request.outcome == STORE_FAILED && strstr(request.why, "65536 bytes of host memory") &&
-             filled(slab, SMALL, 5),
+  tap_ok(before && request.outcome == STORE_FAILED &&
+             strstr(request.why, "65536 bytes of host memory") && filled(slab, SMALL, 5),
          "without memory to keep a write in, it fails and its buffer has the values: %s",
          request.why);
-  tap_ok(once(store, false, unit).outcome == STORE_FAILED, "what was lost can't be read");
+  tap_ok(once(store, false, unit).outcome == STORE_FAILED,
+         "what was lost can't be read, nor what was there before");
   store_close(store);
 }
 
@@ -210,7 +209,8 @@ static void flipped(bool checksums) {
     tap_ok(first_good && request.outcome == STORE_FAILED &&
                strstr(request.why, directories[directory]) &&
                strstr(request.why, place(store, units[1], 0)) &&
-               strstr(request.why, "not what was written") && store_stats(store).checksum_ns > 0,
+               strstr(request.why, "not what was written") && store_stats(store).checksum_ns > 0 &&
+               store_directory_failed(store, directory),
            "a flipped bit is noticed by its checksum: %s", request.why);
   else
     tap_ok(first_good && request.outcome == STORE_OK && !filled(slab, SMALL, 2) &&

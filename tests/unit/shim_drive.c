@@ -3,6 +3,8 @@
 #include "memory_support.h"
 #include "shim/drive.h"
 #include "shim/graphs.h"
+#include "shim/move.h"
+#include "shim/tier.h"
 #include "tests/lib/tap.h"
 #include <pthread.h>
 #include <time.h>
@@ -91,6 +93,18 @@ static const char *host_for_what_drives_refuse(void) {
   return NULL;
 }
 
+/* The first piece of m stays, hence that of v: the little room is not kept for it. */
+static const char *room_for_what_goes(void) {
+  drive_units = 2;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  for (unsigned i = 0; i < 3; i++)
+    CHECK(!state_foreign_access(m, PIECE, NULL, false) && !step());
+  CHECK(on_drives(m) == 1 && on_drives(v) == 1 && range_find(m)->pieces[1].tier == PIECE_DRIVE);
+  return NULL;
+}
+
 static const char *unseen_keep(void) {
   const char *wrong_begin = begin(0, 1);
   if (wrong_begin)
@@ -114,6 +128,20 @@ static const char *failed_drive(void) {
   return NULL;
 }
 
+static const char *worn(void) {
+  drive_units = 4;
+  config.nvme_wear_limit = (struct wear_limit){.bytes = 4 * (uint64_t)PIECE, .set = true};
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) == 2 && on_drives(v) == 2);
+  drive_units = 1024;
+  for (unsigned i = 0; i < 4; i++)
+    CHECK(!step() && on_drives(m) == 2 && on_drives(v) == 2);
+  CHECK(!drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
 static const char *failed_read(void) {
   const char *wrong_begin = begin(0, 4);
   if (wrong_begin)
@@ -134,6 +162,28 @@ static const char *served(void) {
   CHECK(on_drives(m) == PIECES && !drive_serve(bytes, m + 100, sizeof bytes));
   CHECK(!memcmp(bytes, whole_bytes + 100, sizeof bytes) && on_drives(m) == PIECES);
   CHECK(report.totals.drive_served_bytes == sizeof bytes);
+  memset(bytes, 0, sizeof bytes);
+  CHECK(!drive_fault_bytes(m + PIECE, 1) && !drive_serve(bytes, m + 100, sizeof bytes));
+  CHECK(!memcmp(bytes, whole_bytes + 100, sizeof bytes) && on_drives(m) == PIECES - 1);
+  CHECK(report.totals.drive_served_bytes == 2 * sizeof bytes - PIECE);
+  return NULL;
+}
+
+static const char *without_a_context(void) {
+  static unsigned char bytes[2 * PIECE], whole_bytes[2 * PIECE];
+  CUcontext context, current;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(!driver.cuMemcpyDtoH_v2(whole_bytes, m, sizeof whole_bytes));
+  CHECK(!step() && !step() && !step() && on_drives(m) == PIECES);
+  CHECK(!driver.cuCtxGetCurrent(&context) && !driver.cuCtxSetCurrent(NULL));
+  CHECK(!drive_fault_bytes(m, 1) && on_drives(m) == PIECES - 1);
+  CHECK(range_find(m)->pieces[0].tier == PIECE_DEVICE);
+  CHECK(!drive_serve(bytes, m, sizeof bytes) && !memcmp(bytes, whole_bytes, sizeof bytes));
+  CHECK(!drive_fault_all(NULL) && on_drives(m) == 0);
+  CHECK(!driver.cuCtxGetCurrent(&current) && !current && !driver.cuCtxSetCurrent(context));
+  CHECK(whole());
   return NULL;
 }
 
@@ -303,6 +353,27 @@ static const char *beyond_the_budget(void) {
   return NULL;
 }
 
+/* The budget's room for two pieces is taken when state goes, and free when it comes back. */
+static const char *within_the_budget(void) {
+  CUmemGenericAllocationHandle taken[2];
+  CUdeviceptr filler;
+  config.nvme = "somewhere";
+  budget_bytes = 2 * (uint64_t)PIECE;
+  CHECK(tier_room() == 2 * PIECE && !tier_create(0, PIECE, &taken[0]) &&
+        !tier_create(0, PIECE, &taken[1]));
+  const char *wrong_begin = begin(2, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
+  tier_release(taken[0], PIECE);
+  tier_release(taken[1], PIECE);
+  while (device_free() >= 2 * (size_t)PIECE)
+    CHECK(!driver.cuMemAlloc_v2(&filler, PIECE));
+  CHECK(!drive_fault_bytes(m, 1) && pieces_on_host(m) == 1 && pieces_on_host(v) == 1);
+  CHECK(tier_room() == 0 && !reported("host memory beyond the budget"));
+  return NULL;
+}
+
 static const char *no_stream(void) {
   CUcontext context;
   const char *wrong_begin = begin(0, 4);
@@ -380,6 +451,114 @@ static const char *rests(void) {
   return NULL;
 }
 
+/* ---- what goes wrong on the way out ---- */
+
+static unsigned copies_out;
+static bool copies_fail, copies_late; /* their events don't come */
+static CUresult counted_copy(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  copies_out++;
+  return copies_fail ? CUDA_ERROR_OUT_OF_MEMORY
+                     : whole_driver()->cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
+}
+static CUresult late_query(CUevent event) {
+  return copies_late && copies_out ? CUDA_ERROR_NOT_READY : whole_driver()->cuEventQuery(event);
+}
+static CUresult refuse_unmapping(CUdeviceptr at, size_t bytes) {
+  return at == m + PIECE ? CUDA_ERROR_NOT_PERMITTED : whole_driver()->cuMemUnmap(at, bytes);
+}
+
+/* A step that is to send state; nothing goes, no frame and no unit is lost. */
+static bool step_keeps(void) {
+  return !step() && on_drives(m) + on_drives(v) == 0 && drive_units_used == 0;
+}
+static const char *goes_after_all(void) {
+  for (unsigned i = 0; i < 20 && on_drives(m) < PIECES; i++) /* put off for some */
+    CHECK(!step());
+  CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
+  CHECK(drive_units_used == 2 * PIECES && !drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
+static const char *frames_taken(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  drive_frames_late = true;
+  CHECK(step_keeps() && reported("moving was put off"));
+  drive_frames_late = false;
+  return goes_after_all();
+}
+
+static const char *copy_refused(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  driver.cuMemcpyDtoHAsync_v2 = counted_copy;
+  copies_fail = true;
+  CHECK(step_keeps() && copies_out == 1);
+  copies_fail = false;
+  return goes_after_all();
+}
+
+/* Its frames are kept until it has ended, and nothing else goes meanwhile. */
+static const char *copy_late(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  move_wait_ns = 2000000;
+  driver.cuMemcpyDtoHAsync_v2 = counted_copy;
+  driver.cuEventQuery = late_query;
+  copies_late = true;
+  CHECK(!step() && on_drives(m) + on_drives(v) == 0 && drive_units_used == copies_out);
+  const unsigned copied = copies_out;
+  CHECK(copied > 0);
+  for (unsigned i = 0; i < 20; i++) /* put off for fewer */
+    CHECK(!step() && copies_out == copied && drive_units_used == copied);
+  copies_late = false;
+  move_wait_ns = 20000000000;
+  return goes_after_all();
+}
+
+static const char *copy_never(void) {
+  CUcontext context;
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  move_wait_ns = 2000000;
+  driver.cuMemcpyDtoHAsync_v2 = counted_copy;
+  driver.cuEventQuery = late_query;
+  copies_late = true;
+  CHECK(!step() && drive_units_used > 0 && !driver.cuCtxGetCurrent(&context));
+  enqueue_lock();
+  drive_forget_context(context, true);
+  enqueue_unlock();
+  CHECK(drive_units_used == 0);
+  return NULL;
+}
+
+static const char *unmapping_refused(void) {
+  const char *wrong_begin = begin(0, 1);
+  if (wrong_begin)
+    return wrong_begin;
+  driver.cuMemUnmap = refuse_unmapping;
+  CHECK(!step() && on_drives(m) == PIECES - 1 && range_find(m)->pieces[1].tier == PIECE_DEVICE);
+  driver.cuMemUnmap = whole_driver()->cuMemUnmap;
+  CHECK(drive_units_used == 2 * PIECES - 1 && !drive_fault_all(NULL) && whole());
+  return NULL;
+}
+
+/* Another process took it, or the file system refuses: what found room goes. */
+static const char *room_taken(void) {
+  drive_room_wrong = true;
+  drive_units = 2;
+  const char *wrong_begin = begin(0, 4);
+  if (wrong_begin)
+    return wrong_begin;
+  CHECK(on_drives(m) + on_drives(v) == 2 && drive_units_used == 2 && reported("no room"));
+  CHECK(!drive_fault_all(NULL) && drive_units_used == 0 && whole());
+  return NULL;
+}
+
 /* ---- hooks and moves at the same time ---- */
 
 /* What another thread does while a move is under way, behind its first copy or before its first unmapping. */
@@ -411,6 +590,10 @@ static void write_unseen(void) {
   touch_unseen();
   fill(m, PIECE, 8);
 }
+/* A graph that names it is made. */
+static void hold(void) {
+  range_find(m)->graph_holds++;
+}
 static const char *touched_under_a_move(void) {
   const char *wrong_begin = begin(0, 1);
   if (wrong_begin)
@@ -423,6 +606,11 @@ static const char *touched_under_a_move(void) {
   CHECK(!step());
   at_copy = write_unseen;
   CHECK(!step() && !at_copy && on_drives(m) + on_drives(v) == 0 && holds(m, PIECE, 8));
+  fill(m, PIECE, 1);
+  at_copy = hold;
+  CHECK(!step() && !step() && !at_copy && on_drives(m) == 0);
+  range_find(m)->graph_holds--;
+  CHECK(!drive_fault_all(NULL) && whole());
   return NULL;
 }
 
@@ -560,8 +748,11 @@ int main(void) {
   TEST_CASE("only what is beyond the host budget goes to drives", "", beyond_the_host);
   TEST_CASE("state that something reads does not go to drives", "", reads_keep);
   TEST_CASE("the host has room first for what drives don't take", "", host_for_what_drives_refuse);
+  TEST_CASE("room on drives is not kept for what stays for its partner's sake", "",
+            room_for_what_goes);
   TEST_CASE("nothing goes to drives while launches are unseen", "", unseen_keep);
   TEST_CASE("after a failed write state comes home and no more goes", "", failed_drive);
+  TEST_CASE("at the wear limit no more state goes to drives, and what is there stays", "", worn);
   TEST_CASE("a failed read stops the hooks", "", failed_read);
   TEST_CASE("a synchronous copy is served from the drive, where the state stays", "", served);
   TEST_CASE("freed state gives its room on drives back", "", freed);
@@ -576,10 +767,20 @@ int main(void) {
             partners_of_partners);
   TEST_CASE("what is brought in goes to host memory beyond the budget when the device is full", "",
             beyond_the_budget);
+  TEST_CASE("what is brought in goes to the budget's host memory first when the device is full", "",
+            within_the_budget);
+  TEST_CASE("state is served and brought in for a thread without a context", "", without_a_context);
   TEST_CASE("a fault-in without a stream is refused with a sentence, and state stays whole", "",
             no_stream);
   TEST_CASE("memory that is short moves state to drives, if nothing but the step uses it", "",
             evicted);
+  TEST_CASE("while frames are taken state stays where it is, and goes later", "", frames_taken);
+  TEST_CASE("state whose copy to a frame fails stays where it is, and goes later", "",
+            copy_refused);
+  TEST_CASE("a copy to a frame that is late keeps the frame until it has ended", "", copy_late);
+  TEST_CASE("a copy to a frame that a lost GPU never ends keeps no room on drives", "", copy_never);
+  TEST_CASE("a piece that the driver doesn't unmap stays where it is", "", unmapping_refused);
+  TEST_CASE("when drives have less room than they said what found room goes", "", room_taken);
   TEST_CASE("a touch while a piece is copied to a drive keeps it where it is", "",
             touched_under_a_move);
   TEST_CASE("an access while a piece is unmapped brings it in", "", touched_while_unmapped);

@@ -100,8 +100,10 @@ static const char *still_there(void) {
   const uint64_t hits = TOTAL(drive_hit_bytes);
   struct ticket *dropped = ticket_make(frames, TICKET_STEP);
   CHECK(ticket_add(dropped, unit, false) == at);
+  const unsigned before_drop = fake.unit_writes[unit];
   ticket_drop(dropped);
   CHECK(hits == 3 * PIECE && TOTAL(drive_hit_bytes) == hits);
+  CHECK(quiet() && fake.unit_writes[unit] == before_drop);
   return NULL;
 }
 
@@ -110,7 +112,7 @@ static const char *alone(void) {
   void *at[4];
   CHECK(begin(FRAMES) && bring(&unit) && quiet());
   struct ticket *before = have(unit, &at[0]), *with = have(unit, &at[1]);
-  CHECK(before && with);
+  CHECK(before && with && frames_in_use(frames, unit));
   struct ticket *one = ask(TICKET_ALONE, &unit, 1, &at[2]);
   struct ticket *after = ask(TICKET_STEP, &unit, 1, &at[3]);
   CHECK(one && after && at[0] == at[2] && at[2] == at[3]);
@@ -122,6 +124,7 @@ static const char *alone(void) {
   ticket_release(one, false);
   CHECK(ticket_wait(after, soon_ns, NULL) == TICKET_READY);
   ticket_release(after, false);
+  CHECK(!frames_in_use(frames, unit));
   CHECK(quiet() && fake.unit_writes[unit] ==
                        2); /* what was written is so although the last one wrote nothing */
   return NULL;
@@ -258,6 +261,12 @@ static const char *write_fails(void) {
     CHECK((ticket = have(units[i], &again)) && again != at && marked(again, units[i], 1));
     ticket_release(ticket, false);
   }
+  /* With a frame less a ticket still names as many, each a frame of its own. */
+  CHECK((ticket = ask(TICKET_STEP, &units[1], FRAMES / 2, others)));
+  CHECK(ticket_wait(ticket, soon_ns, NULL) == TICKET_READY);
+  for (unsigned i = 0; i < FRAMES / 2; i++)
+    CHECK(others[i] != at && marked(others[i], units[i + 1], 1));
+  ticket_release(ticket, false);
   CHECK((ticket = have(units[0], &again)) && again == at && marked(at, units[0], 2));
   fake.write_fails = -1;
   mark(at, units[0], 3);
@@ -359,9 +368,19 @@ static const char *watch_fails(void) {
     nap_ms(1);
   CHECK(atomic_load(&words[0].status) == slot_status(7, SLOT_FAILED));
   CHECK(atomic_load(&words[1].status) == slot_status(7, SLOT_APPLY));
-  CHECK(stopped);                        /* nobody else says so before the trap */
+  CHECK(stopped); /* nobody else says so before the trap */
+  CHECK(strstr(stop_reason, "in the middle of a step") && strstr(stop_reason, "last checkpoint") &&
+        strstr(stop_reason, frames_lost()));
   CHECK(!frames_idle(frames, 20000000)); /* the second one waits for the device */
   atomic_store(&words[1].down, 7);
+  CHECK(quiet());
+  /* The number of a use follows the largest: what was there before is not the device's answer. */
+  struct ticket *ticket = have(units[1], &at);
+  CHECK(ticket);
+  atomic_store(&words[1].down, UINT32_MAX);
+  ticket_watch(ticket, &words[1], 0);
+  CHECK(!frames_idle(frames, 20000000));
+  atomic_store(&words[1].down, 0);
   CHECK(quiet());
   return NULL;
 }

@@ -38,6 +38,17 @@ static const char *unit_forgotten(void) {
   CHECK((other = at, ticket_release(ticket, false), true));
   frames_forget_unit(frames, units[1]);
   CHECK(fake.released == 2 && fake.unit_writes[units[1]] == 1);
+  struct ticket *second;
+  CHECK((ticket = have(units[2], &at)) && (second = have(units[2], &other)) && other == at);
+  ticket_release(ticket, true); /* to be written once the other one lets go */
+  forget_this = units[2];
+  forgotten = false;
+  pthread_create(&thread, NULL, forget, NULL);
+  nap_ms(30);
+  CHECK(!forgotten && fake.released == 2);
+  ticket_release(second, false);
+  pthread_join(thread, NULL);
+  CHECK(fake.released == 3 && fake.unit_writes[units[2]] == 1);
   uint32_t unit;
   CHECK(bring(&unit) && unit == units[0]); /* a number that comes again is another unit */
   CHECK((ticket = have(unit, &at)) && marked(at, unit, 1));
@@ -101,6 +112,7 @@ static const char *context_goes(void) {
   uint32_t units[UNITS];
   void *at;
   CHECK(begin(FRAMES) && far(units));
+  const unsigned char *memory = frames->memory.base;
   fake.hold = true;
   struct ticket *ticket = have(units[UNITS - 1], &at);
   CHECK(ticket);
@@ -112,7 +124,8 @@ static const char *context_goes(void) {
   frames_forget_context(context, false); /* waits for the write */
   pthread_join(go, NULL);
   CHECK(fake.waiting == 0 && marked(fake_unit(units[UNITS - 1]), units[UNITS - 1], 2));
-  CHECK(begin(FRAMES)); /* registered again, so it wasn't any more */
+  CHECK(begin(FRAMES));                 /* registered again, so it wasn't any more */
+  CHECK(frames->memory.base == memory); /* which the store's ring knows */
   CHECK((ticket = have(units[UNITS - 1], &at)) && marked(at, units[UNITS - 1], 2));
   ticket_release(ticket, false);
   return NULL;
@@ -259,6 +272,9 @@ static const char *refusals(void) {
   CUcontext second;
   CHECK(!driver.cuDevicePrimaryCtxRetain(&second, 1));
   config.nvme_staging.bytes = 64 * PIECE;
+  CHECK(!frames_of(second, 2 * PIECE, why, sizeof why) && strstr(why, "131072 bytes") &&
+        strstr(why, "set OFFLOAD_PIECE to the larger"));
+  frames_forget_context(second, false);
   CHECK((frames = frames_of(second, PIECE, why, sizeof why)) && frames_count(frames) == 20);
   return NULL;
 }

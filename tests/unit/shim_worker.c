@@ -277,6 +277,7 @@ static void test_paged(struct worker *worker) {
              stepped_right(&before, slot, 6),
          "its stretches are stepped as the whole piece would be");
   tap_ok(places.waits == 1 && places.dones == 1 && places.wrote, "and let go of once, as written");
+  tap_ok(atomic_load(&report.totals.drive_wait_ns) > 0, "what it waited is in the report");
   const uint32_t launch = worker_launches_begun(worker);
   tap_ok(worker_wait_idle(worker, 1000000000) && !worker_launch_done(worker, launch),
          "the launch isn't done yet");
@@ -291,7 +292,8 @@ static void test_paged(struct worker *worker) {
   wait_done(slot, 5);
   put_together(slot);
   tap_ok(atomic_load(&slot->words.status) == slot_status(5, SLOT_REFUSED) &&
-             memcmp(slot->m, before.m, sizeof before.m) == 0 && places.dones == 1 && !places.wrote,
+             memcmp(slot->m, before.m, sizeof before.m) == 0 && places.waits == 1 &&
+             places.dones == 1 && !places.wrote,
          "refused, its state is let go of as it came");
   worker_end_launch(worker);
 

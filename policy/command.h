@@ -1,0 +1,30 @@
+/* What the subcommands of `offload` have in common. Each is int offload_NAME(int argc, char **argv) in a file of that name, called
+   once by main with argv[0] "offload NAME"; what it returns is the exit status. Output goes to stdout, what the user should know
+   beside it to stderr. */
+#ifndef OFFLOAD_COMMAND_H
+#define OFFLOAD_COMMAND_H
+#include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define COMMAND(name, arguments, summary) int offload_##name(int argc, char **argv);
+#include "commands.def"
+#undef COMMAND
+
+/* Exit statuses beside EXIT_SUCCESS. */
+enum { EXIT_BLOCKED = 1, EXIT_USAGE = 2, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+/* A line on stderr with the prefix "offload: ". */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Reads the command line of the subcommand that argv[0] names. The argp needs its options and parser; args_doc and the
+   first sentence of its help come from commands.def, `doc` (or NULL) stands below its options. An option's `arg` is shown as
+   it is: words separated by "|" are its only values, FILE and DIRECTORY are paths; the shell's completion takes them from here.
+   `--help` and wrong options end the program (0, EXIT_USAGE). Parsers end it with argp_error too. */
+void command_parse(const struct argp *, int argc, char **argv, unsigned flags, void *input);
+
+/* ---- of single commands, for others ---- */
+
+/* The table of variables on stdout. */
+void print_variables(void);
+#endif

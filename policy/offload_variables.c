@@ -1,0 +1,32 @@
+/* `offload variables`: every OFFLOAD_* variable with what it is when not set. */
+#include "command.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct variable {
+  const char *name, *initial, *help;
+} variables[] = {
+#define VARIABLE(field, NAME, kind, initial, help) {NAME, initial, help},
+#include "variables.def"
+#undef VARIABLE
+};
+
+void print_variables(void) {
+  for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+    printf("  OFFLOAD_%-18s %-8s %s\n", variables[i].name,
+           *variables[i].initial ? variables[i].initial : "-", variables[i].help);
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
+  if (key != ARGP_KEY_ARG)
+    return ARGP_ERR_UNKNOWN;
+  argp_error(state, "variables takes no argument, so not '%s'", argument);
+  return 0;
+}
+
+int offload_variables(int argc, char **argv) {
+  const struct argp argp = {.parser = parse_option};
+  command_parse(&argp, argc, argv, 0, NULL);
+  print_variables();
+  return EXIT_SUCCESS;
+}
