@@ -21,7 +21,8 @@ setup() {
   ln -s "$ROOT/integration" integration
   ln -s "$BUILD" build
   mkdir -p a b home/.cache
-  export PATH=$TOOLS:$PATH STAND_IN_PATH=$TOOLS:$PATH HOME=$PWD/home STAND_IN_LOG=$PWD/trained
+  export PATH=$TOOLS:$PATH
+  export STAND_IN_PATH=$PATH HOME=$PWD/home STAND_IN_LOG=$PWD/trained
   export STAND_IN_PREFIX=$BATS_FILE_TMPDIR/installed/opt/offload
   export STAND_IN_PROGRAM="exec '$SIM' '$CHARLM' '$TEXT' ${SMALL[*]} --steps 6"
   : >trained
