@@ -9,6 +9,7 @@
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
+#include "report_policy.h"
 #include "version.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -71,6 +72,7 @@ void report_configure(const struct config *config) {
 void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
+  report_policy_forget();
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
   atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
@@ -493,6 +495,8 @@ int report_json(int fd, const struct config *config) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
+  report_policy_json(json);
+  report_steps_json(json);
   json_begin(json, "reasons", '[');
   const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);
   for (unsigned i = 0; i < reasons; i++)
