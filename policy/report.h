@@ -98,10 +98,14 @@ void report_notice(const char *format, ...) __attribute__((format(printf, 1, 2))
 void report_caller_refused(const char *module_path);
 void report_small_allocation(uint64_t bytes);
 
-/* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before
- * cuInit succeeded. */
+/* A line on stderr with the prefix "liboffload: ", or "liboffload[3]: " on a node with several ranks of the job, unless OFFLOAD_LOG
+   forbids it. Never before cuInit succeeded. Of one kind, which is its format, a few a minute (REPORT_LINES_A_MINUTE); what is left out
+   is counted and told with the next one. */
+enum { REPORT_LINES_A_MINUTE = 20 };
 void report_line(enum config_log least, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* One that is told but once, whatever else is. */
+void report_sentence(enum config_log least, const char *sentence);
 
 /* Looks once what standard error is, so that no line goes into a file that the program was given the
    same descriptor for. To be called as early as can be; one thread at a time. */
