@@ -1,8 +1,8 @@
-/* The process's report: counters, rows, reasons, stderr lines, and what is written at exit
-   (report.schema.json). Called by the shim from any thread.
+/* The process's report: counters, rows, reasons, stderr lines, and what is written at exit and
+   meanwhile (report.schema.json). Called by the shim from any thread.
 
    Counters are atomics; one lock protects the list of reasons and the refused caller, one the texts
-   of rows, and nothing is called under either. report_line writes each line with one write, so that lines
+   of rows, tier and budget, and nothing is called under either. report_line writes each line with one write, so that lines
    of several processes don't mix. */
 #define _GNU_SOURCE
 #include "report.h"
@@ -10,6 +10,8 @@
 #include "report_drives.h"
 #include "report_switch.h"
 #include "report_file.h"
+#include "report_memory.h"
+#include "report_policy.h"
 #include "version.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SCHEMA = 1, LINE_BYTES = 1024, PATH_BYTES = 4096, PATH_SHOWN = 300 };
@@ -30,7 +33,8 @@ static struct {
   _Atomic int log;        /* enum config_log */
   _Atomic bool rows_lost_said;
   pthread_mutex_t reasons; /* report.reasons and reason_count */
-  pthread_mutex_t rows;    /* the texts of report.functions */
+  pthread_mutex_t rows;    /* the texts of report.functions, tier, budget */
+  _Atomic bool unwritten_said;
   /* What descriptor 2 was when we first looked; written once, by one thread. */
   _Atomic enum { STDERR_UNSEEN, STDERR_CLOSED, STDERR_OPEN } stderr_seen;
   struct stat stderr_file;
@@ -73,8 +77,11 @@ void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
   report_switch_forget();
+  report_policy_forget();
+  report_memory_forget();
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
+  atomic_store_explicit(&state.unwritten_said, false, memory_order_relaxed);
   atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
   /* A forked child may have inherited them locked by a thread that it doesn't have. */
   state.reasons = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -475,19 +482,62 @@ static void write_functions(struct json *json) {
   json_end(json, ']');
 }
 
-int report_json(int fd, const struct config *config) {
+void report_tier(const char *tier) {
+  pthread_mutex_lock(&state.rows);
+  report.tier = tier;
+  pthread_mutex_unlock(&state.rows);
+}
+
+void report_budget(uint64_t bytes, const char *limited_by) {
+  pthread_mutex_lock(&state.rows);
+  report.budget_bytes = bytes;
+  snprintf(report.budget_limited_by, sizeof report.budget_limited_by, "%s", limited_by);
+  pthread_mutex_unlock(&state.rows);
+}
+
+static void write_budget(struct json *json) {
+  char limited_by[sizeof report.budget_limited_by];
+  pthread_mutex_lock(&state.rows);
+  const char *tier = report.tier ? report.tier : "none";
+  const uint64_t bytes = report.budget_bytes;
+  memcpy(limited_by, report.budget_limited_by, sizeof limited_by);
+  pthread_mutex_unlock(&state.rows);
+  json_string(json, "tier", tier);
+  json_begin(json, "budget", '{');
+  json_number(json, "bytes", bytes);
+  json_string(json, "limited_by", limited_by);
+  json_end(json, '}');
+}
+
+/* "2031-05-04T12:00:00.250Z": now, in UTC. */
+static void write_time(struct json *json) {
+  struct timespec now = {0};
+  struct tm utc = {0};
+  char text[48], seconds[32] = "";
+  (void)clock_gettime(CLOCK_REALTIME, &now);
+  (void)gmtime_r(&now.tv_sec, &utc);
+  (void)strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
+  (void)snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
+  json_string(json, "written", text);
+}
+
+struct writing {
+  const struct config *config;
+  bool final;
+};
+
+static int write_json(int fd, const void *context) {
+  const struct writing *writing = context;
   struct json writer, *json = &writer;
   json_open(json, fd);
   json_begin(json, NULL, '{');
   json_number(json, "schema", SCHEMA);
   json_string(json, "version", OFFLOAD_VERSION);
   json_number(json, "pid", (uint64_t)getpid());
-  write_settings(json, config);
-  json_string(json, "tier", report.tier ? report.tier : "none");
-  json_begin(json, "budget", '{');
-  json_number(json, "bytes", report.budget_bytes);
-  json_string(json, "limited_by", report.budget_limited_by);
-  json_end(json, '}');
+  write_time(json);
+  json_boolean(json, "final", writing->final);
+  write_settings(json, writing->config);
+  write_budget(json);
   json_begin(json, "totals", '{');
 #define COUNTER(name, help) json_number(json, #name, total(&report.totals.name));
 #include "counters.def"
@@ -495,7 +545,10 @@ int report_json(int fd, const struct config *config) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
-  report_switch_json(json, config);
+  report_switch_json(json, writing->config);
+  report_policy_json(json);
+  report_steps_json(json);
+  report_memory_json(json);
   json_begin(json, "reasons", '[');
   const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);
   for (unsigned i = 0; i < reasons; i++)
@@ -506,12 +559,14 @@ int report_json(int fd, const struct config *config) {
 }
 
 int report_write(const struct config *config, const char *path) {
-  return report_file_write(path, config);
+  const struct writing writing = {config, false};
+  return report_file_write(path, write_json, &writing);
 }
 
 /* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
  * be written: *error says why. Stacks may be small. */
-static char *write_asked_for(const struct config *config, int *error) {
+static char *write_asked_for(const struct config *config, bool final, int *error) {
+  const struct writing writing = {config, final};
   *error = 0;
   if (!config->report)
     return NULL;
@@ -519,8 +574,9 @@ static char *write_asked_for(const struct config *config, int *error) {
   if (!path)
     *error = ENOMEM;
   else
-    *error = report_file_path(config->report, path, PATH_BYTES) ? report_write(config, path)
-                                                                : ENAMETOOLONG;
+    *error = report_file_path(config->report, path, PATH_BYTES)
+                 ? report_file_write(path, write_json, &writing)
+                 : ENAMETOOLONG;
   if (!*error)
     return path;
   free(path);
@@ -538,8 +594,15 @@ static void say_unwritten(const struct config *config, int error) {
 
 void report_now(const struct config *config) {
   int error;
-  free(write_asked_for(config, &error));
+  free(write_asked_for(config, false, &error));
   say_unwritten(config, error);
+}
+
+void report_record(const struct config *config) {
+  int error;
+  free(write_asked_for(config, false, &error));
+  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
+    say_unwritten(config, error);
 }
 
 void report_finish(const struct config *config) {
@@ -547,7 +610,7 @@ void report_finish(const struct config *config) {
     return;
   note_end(config);
   int error;
-  char *path = write_asked_for(config, &error);
+  char *path = write_asked_for(config, true, &error);
   exit_line(config, path);
   say_unwritten(config, error);
   free(path);

@@ -31,7 +31,7 @@ enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
 
 struct report {
   struct report_totals totals;
-  const char *tier; /* "host_numa", "host", "none" */
+  const char *tier; /* "host_numa", "host", "none"; set by report_tier, report_budget */
   uint64_t budget_bytes;
   char budget_limited_by[48];
   struct report_function functions[REPORT_FUNCTIONS];
@@ -66,6 +66,10 @@ struct report_drives {
 };
 /* Keeps a copy for the next time that the report is written; what it points at must stay. */
 void report_drives(const struct report_drives *);
+
+/* Sets what host pages are made of, and how much of them there may be and why not more. */
+void report_tier(const char *tier);
+void report_budget(uint64_t bytes, const char *limited_by);
 
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
 #define report_add(counter, n)                                                                     \
@@ -123,6 +127,9 @@ int report_write(const struct config *, const char *path);
 /* Writes the JSON file as it stands, if one was asked for: before something that the process may not
    outlive. */
 void report_now(const struct config *);
+
+/* The same every so often, from the recorder's thread: an error is told once. */
+void report_record(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */
 void report_reset(void);

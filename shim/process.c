@@ -12,6 +12,7 @@
 #include "driver.h"
 #include "elf.h"
 #include "frames.h"
+#include "record.h"
 #include "step.h"
 #include "wear.h"
 #include <errno.h>
@@ -72,6 +73,7 @@ static void at_exit(void) {
   (void)stop();
   step_finish();
   wear_report();
+  record_finish();
   report_finish(&settings);
 }
 

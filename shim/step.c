@@ -17,6 +17,7 @@
 #include "process.h"
 #include "quiet.h"
 #include "range.h"
+#include "record.h"
 #include "state.h"
 #include "switch.h"
 #include "verify.h"
@@ -238,8 +239,10 @@ static size_t staging_useful(void) {
 }
 
 static void count_named(const struct plan *plan) {
-  if (named.step != state_step())
+  if (named.step != state_step()) {
     named.last = named.present, named.present = 0;
+    record_step(named.last);
+  }
   named.step = state_step();
   const struct family *family = &plan->function->family;
   named.present +=
