@@ -5,6 +5,7 @@
 #include "report.h"
 #include "report_file.h"
 #include "report_memory.h"
+#include "report_policy.h"
 #include "version.h"
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ enum { PATH_BYTES = 4096, LABELS_BYTES = 96, NAME_BYTES = 96 };
 
 struct text {
   const struct config *config;
-  const struct metrics_now *now;
+  int device;
+  bool running;
   struct out out;
   char labels[LABELS_BYTES]; /* pid="1",local_rank="0",device="0" */
 };
@@ -73,21 +75,27 @@ static void write_counters(struct text *text) {
 }
 
 static void write_gauges(struct text *text) {
-  const struct metrics_now *now = text->now;
+  struct report_step step;
   uint64_t used, total;
-  gauge(text, "running", "1 while the process runs, 0 in what it writes as it ends", now->running);
+  gauge(text, "running", "1 while the process runs, 0 in what it writes as it ends", text->running);
   gauge(text, "state_bytes", "optimizer state that the last whole step named, wherever it lies",
         (double)report_memory_state_now());
   if (report_memory_device_now(&used, &total)) {
     gauge(text, "device_used_bytes", "memory of the device in use, by everybody", (double)used);
     gauge(text, "device_memory_bytes", "memory of the device", (double)total);
   }
-  if (now->step_known)
-    gauge(text, "step_seconds", "the last step, from its optimizer's begin to the next one's",
-          (double)now->step_ns / second_ns);
-  if (now->exposed_known)
-    gauge(text, "exposed_seconds", "of the last step, what the step of moved state added",
-          (double)now->exposed_ns / second_ns);
+  if (!report_step_last(&step))
+    return;
+  gauge(text, "step_seconds", "the last whole step, from its optimizer's first launch to the next",
+        (double)step.step_ns / second_ns);
+  if (!step.optimizer_ns)
+    return;
+  gauge(text, "optimizer_seconds", "of it, what the optimizer took on the program's stream",
+        (double)step.optimizer_ns / second_ns);
+  gauge(text, "exposed_seconds",
+        "of that, what is more than with all state on the device, as foretold",
+        step.optimizer_ns > step.stay_ns ? (double)(step.optimizer_ns - step.stay_ns) / second_ns
+                                         : 0);
 }
 
 static const struct way {
@@ -98,35 +106,46 @@ static const struct way {
             {"direct", offsetof(struct report_function, launches_direct)}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static void each_function(struct text *text,
-                          void (*line)(struct text *, const char *function,
-                                       const struct report_function *, const struct way *)) {
-  const unsigned count = atomic_load_explicit(&report.function_count, memory_order_acquire);
-  char name[2 * sizeof report.functions[0].name];
-  for (unsigned i = 0; i < count; i++) {
-    char function[2 * sizeof name];
-    snprintf(name, sizeof name, "%s %u", report.functions[i].name,
-             report.functions[i].metadata_bytes);
-    for (size_t w = 0; w < WAYS; w++)
-      line(text, escaped(name, function, sizeof function), &report.functions[i], &ways[w]);
+/* Several rows may have one name, of a kernel that was loaded twice: they are one series. */
+static bool same(const struct report_function *one, const struct report_function *other) {
+  return !strcmp(one->name, other->name) && one->metadata_bytes == other->metadata_bytes;
+}
+
+static uint64_t launches(unsigned first, unsigned rows, const struct way *way) {
+  uint64_t sum = 0;
+  for (unsigned i = first; i < rows; i++)
+    if (same(&report.functions[first], &report.functions[i]))
+      sum += atomic_load_explicit(
+          (const _Atomic uint64_t *)(const void *)((const char *)&report.functions[i] +
+                                                   way->launches),
+          memory_order_relaxed);
+  return sum;
+}
+
+static uint64_t goes(unsigned first, unsigned rows, const struct way *way) {
+  char mode[sizeof report.functions[0].mode];
+  for (unsigned i = first; i < rows; i++) {
+    report_get(report.functions[i].mode, mode, sizeof mode);
+    if (same(&report.functions[first], &report.functions[i]) && !strcmp(mode, way->name))
+      return 1;
   }
+  return 0;
 }
 
-static void launches_line(struct text *text, const char *function,
-                          const struct report_function *row, const struct way *way) {
-  const _Atomic uint64_t *launches =
-      (const _Atomic uint64_t *)(const void *)((const char *)row + way->launches);
-  out_format(&text->out, "offload_function_launches_total{%s,function=\"%s\",way=\"%s\"} %llu\n",
-             text->labels, function, way->name,
-             (unsigned long long)atomic_load_explicit(launches, memory_order_relaxed));
-}
-
-static void way_line(struct text *text, const char *function, const struct report_function *row,
-                     const struct way *way) {
-  char mode[sizeof row->mode];
-  report_get(row->mode, mode, sizeof mode);
-  out_format(&text->out, "offload_way{%s,function=\"%s\",way=\"%s\"} %d\n", text->labels, function,
-             way->name, !strcmp(mode, way->name));
+static void each_function(struct text *text, const char *metric,
+                          uint64_t (*value)(unsigned first, unsigned rows, const struct way *)) {
+  const unsigned rows = atomic_load_explicit(&report.function_count, memory_order_acquire);
+  for (unsigned i = 0; i < rows; i++) {
+    const struct report_function *row = &report.functions[i];
+    char function[2 * sizeof row->name];
+    bool again = false;
+    for (unsigned k = 0; k < i && !again; k++)
+      again = same(&report.functions[k], row);
+    for (size_t w = 0; w < WAYS && !again; w++)
+      out_format(&text->out, "offload_%s{%s,function=\"%s %u\",way=\"%s\"} %llu\n", metric,
+                 text->labels, escaped(row->name, function, sizeof function), row->metadata_bytes,
+                 ways[w].name, (unsigned long long)value(i, rows, &ways[w]));
+  }
 }
 
 static int write_text(int fd, const void *context) {
@@ -139,31 +158,32 @@ static int write_text(int fd, const void *context) {
   if (config->local_rank >= 0)
     used += (size_t)snprintf(text->labels + used, sizeof text->labels - used, ",local_rank=\"%d\"",
                              config->local_rank);
-  if (text->now->device >= 0)
-    snprintf(text->labels + used, sizeof text->labels - used, ",device=\"%d\"", text->now->device);
+  if (text->device >= 0)
+    snprintf(text->labels + used, sizeof text->labels - used, ",device=\"%d\"", text->device);
   out_open(&text->out, fd);
   head(text, "info", "gauge", "1; what wrote this");
   out_format(&text->out, "offload_info{%s,version=\"%s\",mode=\"%s\"} 1\n", text->labels,
              OFFLOAD_VERSION, config_mode_name(config->mode));
   write_gauges(text);
   head(text, "way", "gauge", "1 for the way in which a function's last step was carried out");
-  each_function(text, way_line);
+  each_function(text, "way", goes);
   head(text, "function_launches_total", "counter",
        "launches of a recognised function, by the way in which they were carried out");
-  each_function(text, launches_line);
+  each_function(text, "function_launches_total", launches);
   write_counters(text);
   const int error = out_close(&text->out);
   free(text);
   return error;
 }
 
-static int replace(const struct config *config, const struct metrics_now *now) {
+static int replace(const struct config *config, int device, bool running) {
   struct text *text = calloc(1, sizeof *text);
   char *path = malloc(PATH_BYTES);
   int error = ENOMEM;
   if (text && path) {
     text->config = config;
-    text->now = now;
+    text->device = device;
+    text->running = running;
     error = report_file_path(config->metrics, path, PATH_BYTES)
                 ? report_file_write(path, write_text, text)
                 : ENAMETOOLONG;
@@ -173,9 +193,9 @@ static int replace(const struct config *config, const struct metrics_now *now) {
   return error;
 }
 
-void metrics_write(const struct config *config, const struct metrics_now *now) {
+void metrics_write(const struct config *config, int device, bool running) {
   static _Atomic bool said;
-  const int error = config->metrics ? replace(config, now) : 0;
+  const int error = config->metrics ? replace(config, device, running) : 0;
   if (error && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_METRICS=%.300s could not be written (%s): name a file in a directory that "
