@@ -1,7 +1,7 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
 POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/rates.c
 # What a step costs, and advice of it.
-POLICY_SRC += policy/cost.c
+POLICY_SRC += policy/cost.c policy/advice.c policy/words.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
