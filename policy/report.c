@@ -8,8 +8,10 @@
 #include "report.h"
 #include "json.h"
 #include "report_drives.h"
+#include "report_switch.h"
 #include "report_file.h"
 #include "report_memory.h"
+#include "report_policy.h"
 #include "version.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096, PATH_SHOWN = 300 };
+enum { SCHEMA = 1, LINE_BYTES = 1024, PATH_BYTES = 4096, PATH_SHOWN = 300 };
 
 struct report report;
 
@@ -74,6 +76,8 @@ void report_configure(const struct config *config) {
 void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
+  report_switch_forget();
+  report_policy_forget();
   report_memory_forget();
   atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
@@ -230,14 +234,14 @@ bool report_set(char *field, size_t bytes, const char *format, ...) {
 }
 
 /* "812 MiB", "1.50 GiB": three figures. */
-static const char *size_text(uint64_t bytes, char text[SIZE_TEXT_BYTES]) {
+const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]) {
   static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   double value = (double)bytes;
   size_t unit = 0;
   for (; value >= 1024 && unit < 4; unit++)
     value /= 1024;
   const int decimals = !unit || value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  snprintf(text, SIZE_TEXT_BYTES, "%.*f %s", decimals, value, units[unit]);
+  snprintf(text, REPORT_SIZE_BYTES, "%.*f %s", decimals, value, units[unit]);
   return text;
 }
 
@@ -292,7 +296,7 @@ static bool anything_moved(void) {
 static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
   const uint64_t small = atomic_load_explicit(&report.largest_small, memory_order_relaxed);
-  char largest[SIZE_TEXT_BYTES], least[SIZE_TEXT_BYTES];
+  char largest[REPORT_SIZE_BYTES], least[REPORT_SIZE_BYTES];
   if (!total(&t->ranges) && *report.refused_caller)
     report_reason("memory was asked for by %s alone, whose allocations stay native: set "
                   "OFFLOAD_CALLERS=%s to let them move",
@@ -301,12 +305,12 @@ static void note_end(const struct config *config) {
       !atomic_load_explicit(&report.state_elsewhere, memory_order_relaxed))
     report_reason("every allocation was smaller than OFFLOAD_MIN_ALLOCATION (%s; the largest was "
                   "%s): lower it",
-                  size_text(config->min_allocation.bytes, least), size_text(small, largest));
+                  report_size_text(config->min_allocation.bytes, least), report_size_text(small, largest));
   if (total(&t->captured_state_bytes))
     report_reason("optimizer launches that named %s of state were made while a CUDA graph was "
                   "captured, and left to the program's kernel: keep the optimizer's step out of "
                   "the graph (PyTorch: capturable=False, step() after replay())",
-                  size_text(total(&t->captured_state_bytes), largest));
+                  report_size_text(total(&t->captured_state_bytes), largest));
   else if (config->mode == MODE_PRESSURE && total(&t->steps) && total(&t->ranges) &&
            !anything_moved() && !total(&t->refused_out_of_memory))
     report_reason("OFFLOAD_MODE=pressure: the device never ran short; OFFLOAD_MODE=full moves "
@@ -346,8 +350,8 @@ static void exit_line(const struct config *config, const char *report_path) {
   const struct report_totals *t = &report.totals;
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
-  char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
-  char budget[SIZE_TEXT_BYTES], written[SIZE_TEXT_BYTES], step[64], why[640];
+  char peak[REPORT_SIZE_BYTES], down[REPORT_SIZE_BYTES], up[REPORT_SIZE_BYTES], size[REPORT_SIZE_BYTES];
+  char budget[REPORT_SIZE_BYTES], written[REPORT_SIZE_BYTES], step[64], why[640];
   char drives[96] = "", began[80] = "", refused[64] = "", verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
   char shown[PATH_SHOWN + 4];
@@ -364,11 +368,11 @@ static void exit_line(const struct config *config, const char *report_path) {
   step_text(step, sizeof step);
   if (provisional)
     snprintf(began, sizeof began, "; %s began there because the device was full",
-             size_text(provisional, size));
+             report_size_text(provisional, size));
   if (total(&t->drive_bytes_peak))
     snprintf(drives, sizeof drives, "; %s on drives, %s written there",
-             size_text(total(&t->drive_bytes_peak), size),
-             size_text(total(&t->drive_written_bytes), written));
+             report_size_text(total(&t->drive_bytes_peak), size),
+             report_size_text(total(&t->drive_written_bytes), written));
   else if (config->nvme && !drives_refused())
     snprintf(drives, sizeof drives, "; nothing on drives, which take what is beyond the budget");
   if (refusals)
@@ -381,9 +385,9 @@ static void exit_line(const struct config *config, const char *report_path) {
   report_line(LOG_NORMAL,
               "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
               "%s up%s%s%s%s%s%s",
-              size_text(total(&t->moved_bytes_peak), peak), size_text(report.budget_bytes, budget),
+              report_size_text(total(&t->moved_bytes_peak), peak), report_size_text(report.budget_bytes, budget),
               *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
-              size_text(total(&t->link_bytes_down), down), size_text(total(&t->link_bytes_up), up),
+              report_size_text(total(&t->link_bytes_down), down), report_size_text(total(&t->link_bytes_up), up),
               drives, began, refused, verified, prefix, file);
 }
 
@@ -541,6 +545,9 @@ static int write_json(int fd, const void *context) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
+  report_switch_json(json, writing->config);
+  report_policy_json(json);
+  report_steps_json(json);
   report_memory_json(json);
   json_begin(json, "reasons", '[');
   const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);

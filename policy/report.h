@@ -103,6 +103,10 @@ void report_small_allocation(uint64_t bytes);
 void report_line(enum config_log least, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* "812 MiB", "1.50 GiB": three figures. */
+enum { REPORT_SIZE_BYTES = 32 };
+const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]);
+
 /* Looks once what standard error is, so that no line goes into a file that the program was given the
    same descriptor for. To be called as early as can be; one thread at a time. */
 void report_see_stderr(void);

@@ -133,6 +133,10 @@ void process_started(void) {
   cancel_allow(cancel);
 }
 
+void process_end(void) {
+  (void)stop();
+}
+
 void process_stop(const char *reason) {
   if (!stop())
     return;
