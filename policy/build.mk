@@ -29,10 +29,10 @@ $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POL
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
-$(B)/test/policy_cost: tests/unit/policy_cost.c tests/lib/tap.h $(POLICY_OBJS)
+$(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
-UNIT_TESTS += $(B)/test/policy_cost
+UNIT_TESTS += $(B)/test/policy_cost $(B)/test/policy_advice
 
 # What the program alone has, tested without it.
 SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o
