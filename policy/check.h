@@ -63,7 +63,7 @@ void remedy(struct finding *, const char *format, ...) __attribute__((format(pri
 
 /* ---- helpers ---- */
 
-/* "20.0 GiB", in one of 8 buffers. */
+/* words_bytes, in one of 8 buffers. */
 const char *check_size(uint64_t bytes);
 /* Whether a list as the kernel writes it ("0-3,8") has the number. */
 bool check_list_has(const char *list, unsigned number);

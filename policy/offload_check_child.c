@@ -2,6 +2,7 @@
    interpreter harm nobody; and small helpers of the checks. */
 #define _GNU_SOURCE
 #include "check.h"
+#include "words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -114,16 +115,9 @@ const char *check_preload_without_ours(void) {
 }
 
 const char *check_size(uint64_t bytes) {
-  static char texts[8][24];
+  static char texts[8][WORDS_BYTES];
   static unsigned next;
-  static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  char *text = texts[next++ % 8];
-  double value = (double)bytes;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
-    value /= 1024;
-  snprintf(text, sizeof texts[0], unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-  return text;
+  return words_bytes((double)bytes, texts[next++ % 8]);
 }
 
 bool check_list_has(const char *list, unsigned number) {
