@@ -19,6 +19,7 @@
 #include "range.h"
 #include "record.h"
 #include "state.h"
+#include "switch.h"
 #include "verify.h"
 #include <stdio.h>
 #include <string.h>
@@ -395,6 +396,9 @@ static CUresult carry_out(struct plan *plan) {
     atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
   const bool drives = plan->resident < plan->ours;
+  if (switch_off() && !drives)
+    return launch_direct(
+        plan, range_any_host() ? "switched off, and the device has no room for its state" : "");
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
   if (!opened(plan, &why))
@@ -462,6 +466,7 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     foreign_launch(function->foreign, launch);
     return false;
   }
+  switch_watch();
   const CUstream stream =
       launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
   struct arguments arguments;
@@ -498,10 +503,14 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   the_plan.stream = stream;
   the_plan.function = function;
   the_plan.arguments = arguments;
-  *result = carry_out(&the_plan);
+  *result = switch_asked() ? switch_act(stream) : CUDA_SUCCESS;
+  const bool ours = *result != CUDA_SUCCESS || process_active();
+  if (*result == CUDA_SUCCESS && ours)
+    *result = carry_out(&the_plan);
   quiet_end(mode);
   enqueue_unlock();
-  return true;
+  switch_tell();
+  return ours;
 }
 
 /* ---- the rest of step.h ---- */
