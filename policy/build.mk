@@ -1,5 +1,5 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c policy/report.c policy/report_file.c policy/report_drives.c policy/json.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c policy/report.c policy/report_file.c policy/report_drives.c policy/json.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -19,7 +19,7 @@ $(B)/offload: $(OFFLOAD_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 ALL += $(B)/offload
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_config policy_budget policy_cpus policy_report
+POLICY_TESTS := policy_config policy_budget policy_cpus policy_ranks policy_registry policy_report
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
