@@ -119,6 +119,24 @@ static uint64_t memlock_room(const char *root) {
   return limit > kibibytes(locked) ? limit - kibibytes(locked) : 0;
 }
 
+/* What driver's pages are charged to, one enum rates_charge each. */
+static _Atomic int charged_group, charged_machine, charged_lock;
+
+void budget_charged(const struct rates *rates) {
+  const bool somewhere =
+      rates->charged_cgroup != CHARGE_NO || rates->charged_available != CHARGE_NO;
+  charged_group = somewhere ? (int)rates->charged_cgroup : CHARGE_UNKNOWN;
+  charged_machine = somewhere ? (int)rates->charged_available : CHARGE_UNKNOWN;
+  charged_lock = (int)rates->charged_memlock;
+}
+
+/* Whether a limit bounds these pages. */
+static bool bounds(enum budget_pages pages, int charged, enum rates_charge unknown) {
+  if (pages == BUDGET_LOCKED_PAGES)
+    return true;
+  return (charged == CHARGE_UNKNOWN ? (int)unknown : charged) == CHARGE_YES;
+}
+
 struct budget budget_measure(const struct config *config, enum budget_pages pages,
                              const char *root) {
   if (!root)
@@ -129,9 +147,13 @@ struct budget budget_measure(const struct config *config, enum budget_pages page
     uint64_t room;
     const char *name;
   } limits[] = {
-      {cgroup_room(root), "cgroup memory limit"},
-      {kibibytes(number_after(root, "/proc/meminfo", "MemAvailable")), "MemAvailable"},
-      {pages == BUDGET_LOCKED_PAGES ? memlock_room(root) : UNLIMITED, "RLIMIT_MEMLOCK"},
+      {bounds(pages, charged_group, CHARGE_YES) ? cgroup_room(root) : UNLIMITED,
+       "cgroup memory limit"},
+      {bounds(pages, charged_machine, CHARGE_YES)
+           ? kibibytes(number_after(root, "/proc/meminfo", "MemAvailable"))
+           : UNLIMITED,
+       "MemAvailable"},
+      {bounds(pages, charged_lock, CHARGE_NO) ? memlock_room(root) : UNLIMITED, "RLIMIT_MEMLOCK"},
   };
   struct budget budget = {UNLIMITED, "nothing known of this machine"};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)

@@ -6,6 +6,12 @@
 #ifndef OFFLOAD_BUDGET_H
 #define OFFLOAD_BUDGET_H
 #include "config.h"
+#include "rates.h"
+
+/* What was seen of pages that the driver makes (rates' charged_*): from now on a limit that they aren't charged to doesn't bound them,
+   and the locked-memory limit does where they are. Unknown: as above. Where neither group nor machine seem charged, both bound, since
+   the pages lie somewhere. Any thread. */
+void budget_charged(const struct rates *);
 
 struct budget {
   uint64_t bytes;         /* what may still be pinned in all */

@@ -10,22 +10,31 @@
 /* Where a value came from; the worst of a file's values is the file's. */
 enum rates_source { RATES_ASSUMED, RATES_TOLD, RATES_MEASURED };
 
+/* A word in the file: "unknown", "no", "yes". */
+enum rates_charge { CHARGE_UNKNOWN, CHARGE_NO, CHARGE_YES };
+
 /* Bytes (or elements) in a second; 0: not known. One member a line in the file, "name value". */
 struct rates {
 #define RATE(name, unit, assumed, help) double name;
 #include "rates.def"
 #undef RATE
+#define CHARGE(name, limit, help) enum rates_charge name;
+#include "charges.def"
+#undef CHARGE
   enum rates_source source;
 };
 
-/* What is taken where nothing was measured: the column `assumed`. */
+const char *rates_source_name(enum rates_source); /* "assumed", "told", "measured" */
+const char *rates_charge_name(enum rates_charge);
+
+/* What is taken where nothing was measured: the column `assumed`, charges unknown. */
 void rates_assume(struct rates *);
 
-/* Reads "name value" lines, # begins a comment; what isn't named stays as it is. False with a sentence that names line and remedy;
-   then nothing has changed. */
+/* Reads "name value" lines, # begins a comment; what isn't named stays as it is. Numbers as 54.1e9, whatever the locale. False with a
+   sentence that names line, value and remedy; then nothing has changed. */
 bool rates_parse(struct rates *, const char *text, char *problem, size_t problem_bytes);
-/* The same of a file. */
+/* The same of a file, which the sentence names; `source` becomes RATES_TOLD. */
 bool rates_read(struct rates *, const char *path, char *problem, size_t problem_bytes);
-/* The file's text, every known rate; the length as snprintf counts. */
+/* The file's text, every known rate and charge, a line each; the length as snprintf counts. */
 int rates_format(const struct rates *, char *text, size_t bytes);
 #endif

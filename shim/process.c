@@ -12,6 +12,7 @@
 #include "driver.h"
 #include "elf.h"
 #include "frames.h"
+#include "record.h"
 #include "step.h"
 #include "wear.h"
 #include <errno.h>
@@ -72,6 +73,7 @@ static void at_exit(void) {
   (void)stop();
   step_finish();
   wear_report();
+  record_finish();
   report_finish(&settings);
 }
 
@@ -129,6 +131,10 @@ void process_started(void) {
   const int cancel = cancel_hold(); /* it prints and reads files */
   begin();
   cancel_allow(cancel);
+}
+
+void process_end(void) {
+  (void)stop();
 }
 
 void process_stop(const char *reason) {

@@ -71,6 +71,28 @@ int main(void) {
   expect("nothing_there", "3GiB", 3 * GIB, "OFFLOAD_HOST_MEMORY",
          "where nothing can be read an amount still counts");
 
+  struct rates seen;
+  rates_assume(&seen);
+  seen.charged_cgroup = CHARGE_NO;
+  seen.charged_available = CHARGE_YES;
+  budget_charged(&seen);
+  const struct budget machine = budget_in("cgroup_v2_nested", "100%");
+  expect("cgroup_v2_nested", NULL, share(machine.bytes, 80), "MemAvailable",
+         "pages that no control group is charged with are bounded by the machine alone");
+  tap_ok(machine.bytes > 6 * GIB, "which has more to give than the group");
+  seen.charged_memlock = CHARGE_YES;
+  budget_charged(&seen);
+  expect("memlock", NULL, share(768 * MIB, 80), "RLIMIT_MEMLOCK",
+         "pages that were seen in VmLck are bounded by RLIMIT_MEMLOCK");
+  seen.charged_cgroup = seen.charged_available = CHARGE_NO;
+  budget_charged(&seen);
+  expect("cgroup_v2_nested", NULL, share(6 * GIB, 80), cgroup,
+         "pages that nothing seems charged with are bounded by all limits");
+  rates_assume(&seen);
+  budget_charged(&seen);
+  expect("memlock", NULL, share(50 * GIB, 80), "MemAvailable",
+         "where nothing was seen the limits are those of driver's pages");
+
   struct config config;
   config_load(&config, NULL);
   const struct budget here = budget_measure(&config, BUDGET_DRIVER_PAGES, NULL);
