@@ -423,6 +423,7 @@ static void load(struct config *config, char **environment, bool strict) {
 #undef VARIABLE
   config->ranks = ranks_read(environment);
   config->local_ranks = config->ranks.local_ranks ? config->ranks.local_ranks : 1;
+  config->local_rank = config->ranks.local_rank;
   uint64_t seen = 0;
   for (; environment && *environment; environment++) {
     const char *entry = *environment, *equals = strchr(entry, '=');

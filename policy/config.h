@@ -34,6 +34,7 @@ struct config {
   unsigned threads;
   struct ranks ranks;   /* as the launcher said */
   unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
+  int local_rank;       /* of these, from 0; -1: not known */
   unsigned test_worker_lag_us;
   bool test_ahead;
   int isa;         /* enum adam_isa */

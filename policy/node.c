@@ -25,10 +25,11 @@ void node_join(const struct config *config) {
     return;
   pthread_mutex_lock(&mutex);
   if (!atomic_load_explicit(&asked, memory_order_relaxed)) {
-    struct registry_entry entry = {.device = -1,
-                                   .local_rank = config->ranks.local_rank,
-                                   .local_ranks = config->ranks.local_ranks,
-                                   .job = job_of(config)};
+    struct registry_entry entry = {
+        .device = -1,
+        .local_rank = config->ranks.local_rank < 0 ? 0 : (uint32_t)config->ranks.local_rank,
+        .local_ranks = config->ranks.local_ranks,
+        .job = job_of(config)};
     char problem[640] = "";
     snprintf(entry.program, sizeof entry.program, "%s", program_invocation_short_name);
     registry_root(config->sysroot);

@@ -11,6 +11,9 @@ static const struct launcher {
 #undef LAUNCHER
 };
 
+/* What PyTorch's processes find each other by, however they were started. */
+static const struct launcher by_hand = {.name = "PyTorch", .job = {"MASTER_ADDR", "MASTER_PORT"}};
+
 /* The value of a variable, or NULL; "" counts as none. The first of two entries counts, as with getenv. */
 static const char *variable(char **environment, const char *name) {
   const size_t bytes = strlen(name);
@@ -76,7 +79,8 @@ static uint64_t job_of(char **environment, const struct launcher *launcher) {
 }
 
 static struct ranks ranks_of(char **environment, const struct launcher *launcher) {
-  struct ranks ranks = {.launcher = launcher->name};
+  static const struct ranks nothing = {.local_rank = -1};
+  struct ranks ranks = {.launcher = launcher->name, .local_rank = -1};
   const char *size = variable(environment, launcher->size),
              *rank = variable(environment, launcher->rank);
   if (size && !strcmp(launcher->name, "Slurm")) {
@@ -87,19 +91,24 @@ static struct ranks ranks_of(char **environment, const struct launcher *launcher
     ranks.local_ranks = said == UNLIMITED ? 0 : (unsigned)said;
   }
   const uint64_t number = rank ? count_of(rank, strlen(rank)) : 0;
-  if (number >= ranks.local_ranks)
-    return (struct ranks){0};
-  ranks.local_rank = (unsigned)number;
+  if (number >= RANKS_MOST || (size && number >= ranks.local_ranks))
+    return nothing;
+  if (rank)
+    ranks.local_rank = (int)number;
   ranks.job = job_of(environment, launcher);
   return ranks;
 }
 
 struct ranks ranks_read(char **environment) {
-  struct ranks most = {0};
+  struct ranks most = {.local_rank = -1};
   for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
     const struct ranks one = ranks_of(environment, &launchers[i]);
     if (one.local_ranks > most.local_ranks)
       most = one;
+    else if (!most.local_ranks && most.local_rank < 0)
+      most.local_rank = one.local_rank;
   }
+  if (!most.job)
+    most.job = job_of(environment, &by_hand);
   return most;
 }

@@ -89,7 +89,10 @@ __attribute__((visibility("default"))) int offload_report(const char *path) {
 static void print_problems(void) {
   for (const char *line = settings.problems; *line;) {
     size_t length = strcspn(line, "\n");
-    report_line(LOG_NORMAL, "%.*s", (int)length, line);
+    char sentence[sizeof settings.problems];
+    memcpy(sentence, line, length);
+    sentence[length] = 0;
+    report_sentence(LOG_NORMAL, sentence);
     line += length + (line[length] == '\n');
   }
 }

@@ -90,7 +90,18 @@ static void test_several(void) {
          "torchrun's ranks count, though Slurm started one task");
   const struct ranks twice =
       read_of((const char *const[]){"LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=4", NULL});
+  const struct ranks numbered = read_of((const char *const[]){"LOCAL_RANK=3", NULL}),
+                     grouped = read_of(
+                         (const char *const[]){"MASTER_ADDR=::1", "MASTER_PORT=29500", NULL});
+  tap_ok(numbered.local_rank == 3 && numbered.local_ranks == 0,
+         "a launcher that only numbers its ranks leaves their count open");
+  tap_ok(grouped.job && !grouped.local_ranks && grouped.local_rank == -1,
+         "processes that were started by hand are one job by where they meet");
   tap_ok(twice.local_ranks == 2, "the first of two entries counts, as with getenv");
+}
+
+static bool heard_nothing(struct ranks ranks) {
+  return !ranks.local_ranks && !ranks.launcher && !ranks.job;
 }
 
 static void test_nonsense(void) {
@@ -104,24 +115,25 @@ static void test_nonsense(void) {
       {"LOCAL_WORLD_SIZE=4", "LOCAL_RANK=-1"},
       {"LOCAL_WORLD_SIZE=4", "LOCAL_RANK=first"},
       {"LOCAL_WORLD_SIZE=99999999", "LOCAL_RANK=0"},
-      {"LOCAL_WORLD_SIZE=", "LOCAL_RANK=0"},
+      {"LOCAL_WORLD_SIZE=", "LOCAL_RANK="},
       {"WORLD_SIZE=16", "RANK=3"},
-      {"SLURM_TASKS_PER_NODE=9", "SLURM_LOCALID=0"},
-      {"XLOCAL_WORLD_SIZE=3", "LOCAL_RANK=0"},
-      {"LOCAL_WORLD_SIZE", "LOCAL_RANK=0"},
+      {"SLURM_TASKS_PER_NODE=9", "SLURM_PROCID=0"},
+      {"XLOCAL_WORLD_SIZE=3", "LOCAL_RANKS=0"},
+      {"LOCAL_WORLD_SIZE", "LOCAL_RANK"},
       {"LOCAL_WORLD_SIZE=18446744073709551617", "LOCAL_RANK=0"},
   };
   bool none = true;
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     const struct ranks ranks = read_of(texts[i]);
-    if (ranks.local_ranks || ranks.launcher || ranks.local_rank)
+    if (!heard_nothing(ranks))
       printf("# %s %s is heard\n", texts[i][0], texts[i][1]);
-    none &= !ranks.local_ranks && !ranks.launcher && !ranks.local_rank;
+    none &= heard_nothing(ranks);
   }
   tap_ok(none,
          "numbers that can't be are not heard, nor are variables that don't count local ranks");
   const struct ranks empty = ranks_read(NULL);
-  tap_ok(!empty.local_ranks && !empty.launcher, "without an environment nobody has said anything");
+  tap_ok(heard_nothing(empty) && empty.local_rank == -1,
+         "without an environment nobody has said anything");
 }
 
 int main(void) {
