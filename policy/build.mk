@@ -15,6 +15,7 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 # The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
 OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c
 OFFLOAD_LIBS :=
+$(B)/policy/offload_check_driver.o: CFLAGS_ALL += $(CUDA_INC)
 .SECONDEXPANSION:
 $(B)/policy/offload.a: $(POLICY_OBJS) $$(NVME_OBJS)
 	@rm -f $@
@@ -30,10 +31,10 @@ $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POL
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
-$(B)/test/policy_cost: tests/unit/policy_cost.c tests/lib/tap.h $(POLICY_OBJS)
+$(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
-UNIT_TESTS += $(B)/test/policy_cost
+UNIT_TESTS += $(B)/test/policy_cost $(B)/test/policy_advice
 
 # What the program alone has, tested without it.
 SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o
