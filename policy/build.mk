@@ -1,7 +1,8 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/rates.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
+POLICY_SRC += policy/advice.c policy/words.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -26,6 +27,11 @@ $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POL
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
+
+$(B)/test/policy_cost: tests/unit/policy_cost.c tests/lib/tap.h $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
+UNIT_TESTS += $(B)/test/policy_cost
 
 # What the program alone has, tested without it.
 SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o

@@ -26,6 +26,15 @@ void report_step(const struct report_step *step) {
   pthread_mutex_unlock(&lock);
 }
 
+bool report_step_last(struct report_step *step) {
+  pthread_mutex_lock(&lock);
+  const bool any = step_count != 0;
+  if (any)
+    *step = steps[(step_count - 1) % REPORT_STEPS];
+  pthread_mutex_unlock(&lock);
+  return any;
+}
+
 void report_policy_forget(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   for (unsigned i = 0; i < REPORT_POLICIES; i++) {

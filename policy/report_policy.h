@@ -60,6 +60,8 @@ struct report_step {
 void report_policy(unsigned row, const struct report_policy *);
 /* A step that was measured. */
 void report_step(const struct report_step *);
+/* The last of them; false: there is none. */
+bool report_step_last(struct report_step *);
 
 /* For report.c. In a forked child the lock may have been taken by a thread that it doesn't have. */
 void report_policy_json(struct json *);

@@ -20,6 +20,7 @@
 #include "range.h"
 #include "record.h"
 #include "state.h"
+#include "switch.h"
 #include "verify.h"
 #include <stdio.h>
 #include <string.h>
@@ -406,6 +407,8 @@ static CUresult carry_out(struct plan *plan) {
   const struct choice_ways ways = choose_ways(plan);
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
+  if (switch_off() && !drives)
+    return launch_direct(plan, "switched off, and the device has no room for its state");
   if (ways.first == COST_DIRECT && !drives)
     return launch_direct(plan, costs_least);
   if (!opened(plan, &why))
@@ -478,6 +481,7 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     foreign_launch(function->foreign, launch);
     return false;
   }
+  switch_watch();
   const CUstream stream =
       launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
   struct arguments arguments;
@@ -515,10 +519,14 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   the_plan.stream = stream;
   the_plan.function = function;
   the_plan.arguments = arguments;
-  *result = carry_out(&the_plan);
+  *result = switch_asked() ? switch_act(stream) : CUDA_SUCCESS;
+  const bool ours = *result != CUDA_SUCCESS || process_active();
+  if (*result == CUDA_SUCCESS && ours)
+    *result = carry_out(&the_plan);
   quiet_end(mode);
   enqueue_unlock();
-  return true;
+  switch_tell();
+  return ours;
 }
 
 /* ---- the rest of step.h ---- */

@@ -11,8 +11,8 @@ $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REP
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(STEP_REPORT)
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/holdings.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(B)/shim/holdings.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 $(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/arguments.o $(STEP_REPORT)
 
