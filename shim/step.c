@@ -405,10 +405,11 @@ static CUresult carry_out(struct plan *plan) {
   plan->ring =
       driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? ring_find(context) : NULL;
   const struct choice_ways ways = choose_ways(plan);
+  if (switch_off() && !drives)
+    return launch_direct(
+        plan, range_any_host() ? "switched off, and the device has no room for its state" : "");
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
-  if (switch_off() && !drives)
-    return launch_direct(plan, "switched off, and the device has no room for its state");
   if (ways.first == COST_DIRECT && !drives)
     return launch_direct(plan, costs_least);
   if (!opened(plan, &why))
