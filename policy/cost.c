@@ -29,7 +29,9 @@ enum { CPU_PIECE_STARTS = 2, STREAM_PIECE_STARTS = 2, LAUNCH_STARTS = 4 };
     .up = (master) ? (p) : (opmath),                                                               \
     .host_cpu = 2.0 * (p) + 2.0 * ((prepared) ? (opmath) : (g)) +                                  \
                 2.0 * ((s) * (states) + ((master) ? (opmath) : 0)) + ((master) ? (p) : (opmath)),  \
-    .arithmetic = (opmath) / 4.0,                                                                  \
+    .arithmetic = (opmath) > 4 ? 3.5                                                               \
+                  : (p) < 4    ? 1.1                                                               \
+                               : 1,                                                                   \
   }
 
 const struct cost_family cost_families[] = {

@@ -87,6 +87,9 @@ struct report_function *report_function_new(const char *family, const char *name
 bool report_set(char *field, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A copy of such a text, for whoever doesn't change it. */
+void report_get(const char *field, char *copy, size_t bytes);
+
 /* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -98,10 +101,18 @@ void report_notice(const char *format, ...) __attribute__((format(printf, 1, 2))
 void report_caller_refused(const char *module_path);
 void report_small_allocation(uint64_t bytes);
 
-/* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before
- * cuInit succeeded. */
+/* A line on stderr with the prefix "liboffload: ", or "liboffload[3]: " on a node with several ranks of the job, unless OFFLOAD_LOG
+   forbids it. Never before cuInit succeeded. Of one kind, which is its format, a few a minute (REPORT_LINES_A_MINUTE); what is left out
+   is counted and told with the next one. */
+enum { REPORT_LINES_A_MINUTE = 20 };
 void report_line(enum config_log least, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* One that is told but once, whatever else is. */
+void report_sentence(enum config_log least, const char *sentence);
+
+/* "812 MiB", "1.50 GiB": three figures. */
+enum { REPORT_SIZE_BYTES = 32 };
+const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]);
 
 /* Looks once what standard error is, so that no line goes into a file that the program was given the
    same descriptor for. To be called as early as can be; one thread at a time. */

@@ -89,7 +89,10 @@ __attribute__((visibility("default"))) int offload_report(const char *path) {
 static void print_problems(void) {
   for (const char *line = settings.problems; *line;) {
     size_t length = strcspn(line, "\n");
-    report_line(LOG_NORMAL, "%.*s", (int)length, line);
+    char sentence[sizeof settings.problems];
+    memcpy(sentence, line, length);
+    sentence[length] = 0;
+    report_sentence(LOG_NORMAL, sentence);
     line += length + (line[length] == '\n');
   }
 }
@@ -131,6 +134,10 @@ void process_started(void) {
   const int cancel = cancel_hold(); /* it prints and reads files */
   begin();
   cancel_allow(cancel);
+}
+
+void process_end(void) {
+  (void)stop();
 }
 
 void process_stop(const char *reason) {

@@ -2,8 +2,10 @@
    so no lock is between the two. */
 #define _GNU_SOURCE
 #include "record.h"
+#include "../policy/metrics.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
+#include "clock.h"
 #include "driver.h"
 #include "process.h"
 #include <linux/futex.h>
@@ -17,24 +19,20 @@
 
 enum { STACK_BYTES = 256 << 10 };
 
-static const uint64_t millisecond_ns = 1000000, second_ns = 1000 * millisecond_ns,
-                      report_ns = 60 * second_ns, /* between two reports */
-    first_ns = second_ns,                         /* until the first */
-    sample_ns = 250 * millisecond_ns,             /* between samples of memory, at first */
-    device_ns = 250 * millisecond_ns,             /* between looks at the device's memory */
-    end_ns = 2 * second_ns;                       /* the most that an exit waits for a file */
+static const uint64_t millisecond_ns = 1000000, second_ns = 1000 * millisecond_ns;
+/* Between two reports and two metrics; until the first of both. */
+static const uint64_t report_ns = 60 * second_ns, metrics_ns = 5 * second_ns, first_ns = second_ns;
+/* Between samples of memory, at first; between looks at the device's. */
+static const uint64_t sample_ns = 250 * millisecond_ns, device_ns = 250 * millisecond_ns;
+/* The most that an exit waits for a file that is being written. */
+static const uint64_t end_ns = 2 * second_ns;
 
 enum { UNDECIDED, NOTHING, RUNNING };
 static _Atomic int recording;         /* written under the enqueue lock */
 static _Atomic uint32_t ending, done; /* words that are slept on */
 static pthread_t thread;              /* once it is RUNNING */
 static uint64_t device_noted_ns;      /* under the enqueue lock */
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
-}
+static _Atomic int device = -1;       /* that stepped first */
 
 /* Until the word is no longer 0, or for so long. */
 static void sleep_on(_Atomic uint32_t *word, uint64_t ns) {
@@ -59,20 +57,39 @@ static uint64_t period(uint64_t ns) {
   return test_ms ? least(ns, test_ms * millisecond_ns) : ns;
 }
 
+/* What is written every so often. */
+struct task {
+  uint64_t next_ns, period_ns;
+};
+
+/* How long until it is due, begun anew when it is due now. */
+static uint64_t until(struct task *task, uint64_t now, bool *due) {
+  *due = now >= task->next_ns;
+  if (*due)
+    task->next_ns = now + task->period_ns;
+  return task->next_ns - now;
+}
+
 static void *work(void *unused) {
   (void)unused;
   pthread_setname_np(pthread_self(), "offload-record");
   const struct config *config = process_config();
-  uint64_t next = now_ns() + period(first_ns);
+  const uint64_t begun = clock_now_ns() + period(first_ns);
+  struct task report_task = {begun, period(report_ns)}, metrics_task = {begun, period(metrics_ns)};
   while (!atomic_load_explicit(&ending, memory_order_acquire)) {
-    const uint64_t now = now_ns();
-    uint64_t wait = config->report ? report_memory_sample(now, false) : UINT64_MAX;
-    if (now >= next) {
-      if (config->report)
+    const uint64_t now = clock_now_ns();
+    bool due;
+    uint64_t wait = UINT64_MAX;
+    if (config->report) {
+      wait = least(report_memory_sample(now, false), until(&report_task, now, &due));
+      if (due)
         report_record(config);
-      next = now + period(report_ns);
     }
-    wait = least(wait, next - now);
+    if (config->metrics) {
+      wait = least(wait, until(&metrics_task, now, &due));
+      if (due)
+        metrics_write(config, atomic_load_explicit(&device, memory_order_relaxed), true);
+    }
     sleep_on(&ending, wait);
   }
   tell(&done);
@@ -92,26 +109,31 @@ static bool start(void) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
   if (error)
-    report_notice("the thread that writes OFFLOAD_REPORT while the program runs can't be started "
-                  "(%s): the report is written at exit only",
-                  strerror(error));
+    report_notice(
+        "the thread that writes OFFLOAD_REPORT and OFFLOAD_METRICS while the program runs "
+        "can't be started (%s): they are written at exit only",
+        strerror(error));
   return !error;
 }
 
 static bool begin(void) {
   const struct config *config = process_config();
-  if (!config->report)
+  if (!config->report && !config->metrics)
     return false;
-  report_memory_begin(now_ns(), period(sample_ns));
+  report_memory_begin(clock_now_ns(), period(sample_ns));
   return start();
 }
 
 static void note_device(void) {
   size_t unused, total;
-  const uint64_t now = now_ns();
+  const uint64_t now = clock_now_ns();
   if (device_noted_ns && now - device_noted_ns < period(device_ns))
     return;
+  CUdevice ordinal;
   device_noted_ns = now;
+  if (atomic_load_explicit(&device, memory_order_relaxed) < 0 &&
+      driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)
+    atomic_store_explicit(&device, ordinal, memory_order_relaxed);
   if (driver.cuMemGetInfo_v2 && driver.cuMemGetInfo_v2(&unused, &total) == CUDA_SUCCESS)
     report_memory_device(total - unused, total);
 }
@@ -126,15 +148,20 @@ void record_step(size_t state_bytes) {
     atomic_store_explicit(&recording, begin() ? RUNNING : NOTHING, memory_order_release);
 }
 
-void record_finish(void) {
-  /* acquire: `thread` is there */
-  if (atomic_load_explicit(&recording, memory_order_acquire) != RUNNING)
-    return;
+/* Whoever has yet to be waited for is left alone: the process ends. */
+static void stop(void) {
   tell(&ending);
-  for (uint64_t until = now_ns() + end_ns, now;
-       !atomic_load_explicit(&done, memory_order_acquire) && (now = now_ns()) < until;)
-    sleep_on(&done, until - now);
+  for (uint64_t end = clock_now_ns() + end_ns, now;
+       !atomic_load_explicit(&done, memory_order_acquire) && (now = clock_now_ns()) < end;)
+    sleep_on(&done, end - now);
   if (atomic_load_explicit(&done, memory_order_acquire))
     pthread_join(thread, NULL);
-  (void)report_memory_sample(now_ns(), true);
+  (void)report_memory_sample(clock_now_ns(), true);
+}
+
+void record_finish(void) {
+  /* acquire: `thread` is there */
+  if (atomic_load_explicit(&recording, memory_order_acquire) == RUNNING)
+    stop();
+  metrics_write(process_config(), atomic_load_explicit(&device, memory_order_relaxed), false);
 }
