@@ -4,6 +4,8 @@
 #define OFFLOAD_ADVICE_H
 #include "cost.h"
 
+#define ADVICE_TARGET 0.05
+
 enum advice_kind {
 #define ADVICE(name, when) ADVICE_##name,
 #include "advice.def"
@@ -17,9 +19,11 @@ struct advice_facts {
   struct cost cost;        /* of it */
   double step_seconds;     /* whole step as measured or foretold, forward and backward included */
   double tokens;           /* of a step, where known */
-  double target;           /* share of a step that offload may cost: 0.05 */
-  uint64_t device_bytes, device_used_bytes, state_bytes, parameter_bytes, gradient_bytes;
-  uint64_t budget_bytes; /* of host memory */
+  double target;           /* share of a step that offload may cost; 0: ADVICE_TARGET */
+  const char *set_way;     /* what OFFLOAD_STEP forces: "cpu", "stream", "direct"; else NULL */
+  uint64_t device_bytes, device_used_bytes; /* used: with whatever is there at present */
+  uint64_t state_bytes, parameter_bytes, gradient_bytes; /* of this rank, wherever they are */
+  uint64_t budget_bytes;                                 /* of host memory */
   const char *budget_limited_by;
   unsigned ranks;             /* of the node */
   bool replicated;            /* every rank steps all parameters (DDP) */

@@ -1,5 +1,9 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c policy/report.c policy/report_file.c policy/report_drives.c policy/json.c policy/rates.c policy/rates_cache.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/rates.c
+# What a step costs, and advice of it.
+POLICY_SRC += policy/cost.c policy/decide.c
+POLICY_SRC += policy/advice.c policy/words.c
+POLICY_SRC += policy/rates_cache.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -37,6 +41,18 @@ $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POL
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
+
+$(B)/test/policy_cost: tests/unit/policy_cost.c tests/lib/tap.h $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
+UNIT_TESTS += $(B)/test/policy_cost
+
+# What the program alone has, tested without it.
+SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o
+$(B)/test/top_screen: tests/unit/top_screen.c tests/lib/tap.h $(SCREEN_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $< $(SCREEN_OBJS) -o $@
+UNIT_TESTS += $(B)/test/top_screen
 
 ## bench: measured figures in build/bench.json: the CPU step beside a triad, what the preload costs a program's start and each hooked call
 # BENCHES: programs of the build, each printing a JSON object; BENCH_COMMANDS: command lines that do. Folders included later add to it, hence the second expansion.

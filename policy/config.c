@@ -423,6 +423,7 @@ static void load(struct config *config, char **environment, bool strict) {
 #include "variables.def"
 #undef VARIABLE
   config->local_ranks = cpus_local_ranks(environment);
+  config->local_rank = cpus_local_rank(environment);
   uint64_t seen = 0;
   for (; environment && *environment; environment++) {
     const char *entry = *environment, *equals = strchr(entry, '=');

@@ -32,6 +32,7 @@ struct config {
   bool overflow;
   unsigned threads;
   unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
+  int local_rank;       /* of these, from 0; -1: not known */
   unsigned test_worker_lag_us;
   bool test_ahead;
   int isa;         /* enum adam_isa */

@@ -28,6 +28,25 @@ unsigned cpus_local_ranks(char **environment) {
   return ranks;
 }
 
+int cpus_local_rank(char **environment) {
+  static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                      "SLURM_LOCALID", "MV2_COMM_WORLD_LOCAL_RANK"};
+  enum { NAMES = sizeof names / sizeof *names };
+  int rank = -1;
+  size_t best = NAMES; /* torchrun's own count, also where Slurm started it */
+  for (; environment && *environment; environment++)
+    for (size_t i = 0; i < best; i++) {
+      const size_t bytes = strlen(names[i]);
+      const char *value = *environment + bytes + 1;
+      if (strncmp(*environment, names[i], bytes) != 0 || (*environment)[bytes] != '=' ||
+          *value < '0' || *value > '9' || number_of(value) >= RANKS_MOST)
+        continue;
+      rank = (int)number_of(value);
+      best = i;
+    }
+  return rank;
+}
+
 unsigned cpus_threads_of(unsigned allowed, unsigned present, unsigned quota, unsigned local_ranks) {
   const unsigned ranks = local_ranks ? local_ranks : 1;
   const bool own = (uint64_t)allowed * ranks <= present;

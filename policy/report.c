@@ -1,14 +1,17 @@
-/* The process's report: counters, rows, reasons, stderr lines, and what is written at exit
-   (report.schema.json). Called by the shim from any thread.
+/* The process's report: counters, rows, reasons, and what is written at exit and
+   meanwhile (report.schema.json). Called by the shim from any thread.
 
    Counters are atomics; one lock protects the list of reasons and the refused caller, one the texts
-   of rows, and nothing is called under either. report_line writes each line with one write, so that lines
-   of several processes don't mix. */
+   of rows, tier and budget, and nothing is called under either. */
 #define _GNU_SOURCE
 #include "report.h"
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
+#include "report_line.h"
+#include "report_memory.h"
+#include "report_policy.h"
+#include "report_switch.h"
 #include "version.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,62 +21,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { SCHEMA = 1, LINE_BYTES = 1024, SIZE_TEXT_BYTES = 32, PATH_BYTES = 4096, PATH_SHOWN = 300 };
+enum { SCHEMA = 1, PATH_BYTES = 4096, PATH_SHOWN = 300 };
 
 struct report report;
 
 static struct {
-  _Atomic bool may_print; /* report_configure was called: cuInit has succeeded */
-  _Atomic int log;        /* enum config_log */
   _Atomic bool rows_lost_said;
   pthread_mutex_t reasons; /* report.reasons and reason_count */
-  pthread_mutex_t rows;    /* the texts of report.functions */
-  /* What descriptor 2 was when we first looked; written once, by one thread. */
-  _Atomic enum { STDERR_UNSEEN, STDERR_CLOSED, STDERR_OPEN } stderr_seen;
-  struct stat stderr_file;
+  pthread_mutex_t rows;    /* the texts of report.functions, tier, budget */
+  _Atomic bool unwritten_said;
 } state = {.reasons = PTHREAD_MUTEX_INITIALIZER, .rows = PTHREAD_MUTEX_INITIALIZER};
-
-static bool look_at_stderr(struct stat *file) {
-  return file_look(STDERR_FILENO, "", AT_EMPTY_PATH, file);
-}
-
-/* Whoever is started with descriptor 2 closed gets it for the next file it opens. What a program
-   inherited is never close-on-exec. */
-void report_see_stderr(void) {
-  if (atomic_load_explicit(&state.stderr_seen, memory_order_acquire) != STDERR_UNSEEN)
-    return;
-  const int error = errno, flags = fcntl(STDERR_FILENO, F_GETFD);
-  const bool inherited = flags >= 0 && !(flags & FD_CLOEXEC) && look_at_stderr(&state.stderr_file);
-  atomic_store_explicit(&state.stderr_seen, inherited ? STDERR_OPEN : STDERR_CLOSED,
-                        memory_order_release);
-  errno = error;
-}
-
-/* Whether descriptor 2 is standard error still and not a file of the program's: what it was at
-   first, or what logs are redirected to later. */
-static bool stderr_is_ours(void) {
-  const struct stat *seen = &state.stderr_file;
-  struct stat now;
-  if (atomic_load_explicit(&state.stderr_seen, memory_order_acquire) != STDERR_OPEN ||
-      !look_at_stderr(&now))
-    return false;
-  return file_same(&now, seen) || S_ISCHR(now.st_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_APPEND;
-}
-
-void report_configure(const struct config *config) {
-  report_see_stderr();
-  atomic_store_explicit(&state.log, (int)config->log, memory_order_relaxed);
-  atomic_store_explicit(&state.may_print, true, memory_order_release);
-}
 
 void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
-  atomic_store_explicit(&state.may_print, false, memory_order_relaxed);
+  report_switch_forget();
+  report_policy_forget();
+  report_memory_forget();
+  report_line_forget();
   atomic_store_explicit(&state.rows_lost_said, false, memory_order_relaxed);
-  atomic_store_explicit(&state.stderr_seen, STDERR_UNSEEN, memory_order_relaxed);
+  atomic_store_explicit(&state.unwritten_said, false, memory_order_relaxed);
   /* A forked child may have inherited them locked by a thread that it doesn't have. */
   state.reasons = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   state.rows = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -99,44 +69,6 @@ void report_on_drives(int64_t bytes) {
   report_level(&report.totals.drive_bytes, &report.totals.drive_bytes_peak, bytes);
 }
 
-/* Writes the line whole; stderr may be closed or full, which is nobody's error but stderr's. */
-static void __attribute__((format(printf, 1, 0)))
-print_line(const char *format, va_list arguments) {
-  static const char prefix[] = "liboffload: ";
-  char line[LINE_BYTES];
-  memcpy(line, prefix, sizeof prefix);
-  const size_t used = sizeof prefix - 1;
-  const int length = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
-  size_t end = length < 0 ? used : used + (size_t)length;
-  if (end > sizeof line - 2)
-    end = sizeof line - 2;
-  line[end++] = '\n';
-  struct write_hold hold;
-  ssize_t written;
-  write_hold(&hold);
-  do
-    written = write(STDERR_FILENO, line, end);
-  while (written < 0 && errno == EINTR);
-  write_release(&hold);
-}
-
-void report_line(enum config_log least, const char *format, ...) {
-  if (!atomic_load_explicit(&state.may_print, memory_order_acquire) ||
-      atomic_load_explicit(&state.log, memory_order_relaxed) < (int)least)
-    return;
-  /* Callers stand inside the program's calls, which are no places to be cancelled at, either. */
-  const int error = errno;
-  int cancel = PTHREAD_CANCEL_ENABLE;
-  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-  va_list arguments;
-  va_start(arguments, format);
-  if (stderr_is_ours())
-    print_line(format, arguments);
-  va_end(arguments);
-  (void)pthread_setcancelstate(cancel, NULL);
-  errno = error;
-}
-
 static void __attribute__((format(printf, 2, 0)))
 keep_reason(enum config_log least, const char *format, va_list arguments) {
   char sentence[sizeof report.reasons[0]];
@@ -152,7 +84,7 @@ keep_reason(enum config_log least, const char *format, va_list arguments) {
   }
   pthread_mutex_unlock(&state.reasons);
   if (fresh)
-    report_line(least, "%s", sentence);
+    report_sentence(least, sentence);
 }
 
 void report_reason(const char *format, ...) {
@@ -224,15 +156,21 @@ bool report_set(char *field, size_t bytes, const char *format, ...) {
   return another;
 }
 
+void report_get(const char *field, char *copy, size_t bytes) {
+  pthread_mutex_lock(&state.rows);
+  memcpy(copy, field, bytes);
+  pthread_mutex_unlock(&state.rows);
+}
+
 /* "812 MiB", "1.50 GiB": three figures. */
-static const char *size_text(uint64_t bytes, char text[SIZE_TEXT_BYTES]) {
+const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]) {
   static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   double value = (double)bytes;
   size_t unit = 0;
   for (; value >= 1024 && unit < 4; unit++)
     value /= 1024;
   const int decimals = !unit || value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  snprintf(text, SIZE_TEXT_BYTES, "%.*f %s", decimals, value, units[unit]);
+  snprintf(text, REPORT_SIZE_BYTES, "%.*f %s", decimals, value, units[unit]);
   return text;
 }
 
@@ -287,7 +225,7 @@ static bool anything_moved(void) {
 static void note_end(const struct config *config) {
   const struct report_totals *t = &report.totals;
   const uint64_t small = atomic_load_explicit(&report.largest_small, memory_order_relaxed);
-  char largest[SIZE_TEXT_BYTES], least[SIZE_TEXT_BYTES];
+  char largest[REPORT_SIZE_BYTES], least[REPORT_SIZE_BYTES];
   if (!total(&t->ranges) && *report.refused_caller)
     report_reason("memory was asked for by %s alone, whose allocations stay native: set "
                   "OFFLOAD_CALLERS=%s to let them move",
@@ -296,12 +234,13 @@ static void note_end(const struct config *config) {
       !atomic_load_explicit(&report.state_elsewhere, memory_order_relaxed))
     report_reason("every allocation was smaller than OFFLOAD_MIN_ALLOCATION (%s; the largest was "
                   "%s): lower it",
-                  size_text(config->min_allocation.bytes, least), size_text(small, largest));
+                  report_size_text(config->min_allocation.bytes, least),
+                  report_size_text(small, largest));
   if (total(&t->captured_state_bytes))
     report_reason("optimizer launches that named %s of state were made while a CUDA graph was "
                   "captured, and left to the program's kernel: keep the optimizer's step out of "
                   "the graph (PyTorch: capturable=False, step() after replay())",
-                  size_text(total(&t->captured_state_bytes), largest));
+                  report_size_text(total(&t->captured_state_bytes), largest));
   else if (config->mode == MODE_PRESSURE && total(&t->steps) && total(&t->ranges) &&
            !anything_moved() && !total(&t->refused_out_of_memory))
     report_reason("OFFLOAD_MODE=pressure: the device never ran short; OFFLOAD_MODE=full moves "
@@ -341,8 +280,9 @@ static void exit_line(const struct config *config, const char *report_path) {
   const struct report_totals *t = &report.totals;
   const unsigned long long steps = total(&t->steps);
   const uint64_t provisional = total(&t->provisional_bytes), refusals = total(&t->refusals);
-  char peak[SIZE_TEXT_BYTES], down[SIZE_TEXT_BYTES], up[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES];
-  char budget[SIZE_TEXT_BYTES], written[SIZE_TEXT_BYTES], step[64], why[640];
+  char peak[REPORT_SIZE_BYTES], down[REPORT_SIZE_BYTES], up[REPORT_SIZE_BYTES],
+      size[REPORT_SIZE_BYTES];
+  char budget[REPORT_SIZE_BYTES], written[REPORT_SIZE_BYTES], step[64], why[640];
   char drives[96] = "", began[80] = "", refused[64] = "", verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
   char shown[PATH_SHOWN + 4];
@@ -359,11 +299,11 @@ static void exit_line(const struct config *config, const char *report_path) {
   step_text(step, sizeof step);
   if (provisional)
     snprintf(began, sizeof began, "; %s began there because the device was full",
-             size_text(provisional, size));
+             report_size_text(provisional, size));
   if (total(&t->drive_bytes_peak))
     snprintf(drives, sizeof drives, "; %s on drives, %s written there",
-             size_text(total(&t->drive_bytes_peak), size),
-             size_text(total(&t->drive_written_bytes), written));
+             report_size_text(total(&t->drive_bytes_peak), size),
+             report_size_text(total(&t->drive_written_bytes), written));
   else if (config->nvme && !drives_refused())
     snprintf(drives, sizeof drives, "; nothing on drives, which take what is beyond the budget");
   if (refusals)
@@ -376,10 +316,12 @@ static void exit_line(const struct config *config, const char *report_path) {
   report_line(LOG_NORMAL,
               "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
               "%s up%s%s%s%s%s%s",
-              size_text(total(&t->moved_bytes_peak), peak), size_text(report.budget_bytes, budget),
+              report_size_text(total(&t->moved_bytes_peak), peak),
+              report_size_text(report.budget_bytes, budget),
               *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
-              size_text(total(&t->link_bytes_down), down), size_text(total(&t->link_bytes_up), up),
-              drives, began, refused, verified, prefix, file);
+              report_size_text(total(&t->link_bytes_down), down),
+              report_size_text(total(&t->link_bytes_up), up), drives, began, refused, verified,
+              prefix, file);
 }
 
 /* A setting's value in JSON, by its kind in variables.def. */
@@ -435,9 +377,7 @@ static void write_settings(struct json *json, const struct config *config) {
 
 static void row_text(struct json *json, const char *name, const char *field, size_t bytes) {
   char copy[sizeof(((struct report_function *)0)->why)];
-  pthread_mutex_lock(&state.rows);
-  memcpy(copy, field, bytes);
-  pthread_mutex_unlock(&state.rows);
+  report_get(field, copy, bytes);
   json_string(json, name, copy);
 }
 #define ROW_TEXT(field) row_text(json, #field, f->field, sizeof f->field)
@@ -473,19 +413,62 @@ static void write_functions(struct json *json) {
   json_end(json, ']');
 }
 
-int report_json(int fd, const struct config *config) {
+void report_tier(const char *tier) {
+  pthread_mutex_lock(&state.rows);
+  report.tier = tier;
+  pthread_mutex_unlock(&state.rows);
+}
+
+void report_budget(uint64_t bytes, const char *limited_by) {
+  pthread_mutex_lock(&state.rows);
+  report.budget_bytes = bytes;
+  snprintf(report.budget_limited_by, sizeof report.budget_limited_by, "%s", limited_by);
+  pthread_mutex_unlock(&state.rows);
+}
+
+static void write_budget(struct json *json) {
+  char limited_by[sizeof report.budget_limited_by];
+  pthread_mutex_lock(&state.rows);
+  const char *tier = report.tier ? report.tier : "none";
+  const uint64_t bytes = report.budget_bytes;
+  memcpy(limited_by, report.budget_limited_by, sizeof limited_by);
+  pthread_mutex_unlock(&state.rows);
+  json_string(json, "tier", tier);
+  json_begin(json, "budget", '{');
+  json_number(json, "bytes", bytes);
+  json_string(json, "limited_by", limited_by);
+  json_end(json, '}');
+}
+
+/* "2031-05-04T12:00:00.250Z": now, in UTC. */
+static void write_time(struct json *json) {
+  struct timespec now = {0};
+  struct tm utc = {0};
+  char text[48], seconds[32] = "";
+  (void)clock_gettime(CLOCK_REALTIME, &now);
+  (void)gmtime_r(&now.tv_sec, &utc);
+  (void)strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
+  (void)snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
+  json_string(json, "written", text);
+}
+
+struct writing {
+  const struct config *config;
+  bool final;
+};
+
+static int write_json(int fd, const void *context) {
+  const struct writing *writing = context;
   struct json writer, *json = &writer;
   json_open(json, fd);
   json_begin(json, NULL, '{');
   json_number(json, "schema", SCHEMA);
   json_string(json, "version", OFFLOAD_VERSION);
   json_number(json, "pid", (uint64_t)getpid());
-  write_settings(json, config);
-  json_string(json, "tier", report.tier ? report.tier : "none");
-  json_begin(json, "budget", '{');
-  json_number(json, "bytes", report.budget_bytes);
-  json_string(json, "limited_by", report.budget_limited_by);
-  json_end(json, '}');
+  write_time(json);
+  json_boolean(json, "final", writing->final);
+  write_settings(json, writing->config);
+  write_budget(json);
   json_begin(json, "totals", '{');
 #define COUNTER(name, help) json_number(json, #name, total(&report.totals.name));
 #include "counters.def"
@@ -493,6 +476,10 @@ int report_json(int fd, const struct config *config) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
+  report_switch_json(json, writing->config);
+  report_policy_json(json);
+  report_steps_json(json);
+  report_memory_json(json);
   json_begin(json, "reasons", '[');
   const unsigned reasons = atomic_load_explicit(&report.reason_count, memory_order_acquire);
   for (unsigned i = 0; i < reasons; i++)
@@ -503,12 +490,14 @@ int report_json(int fd, const struct config *config) {
 }
 
 int report_write(const struct config *config, const char *path) {
-  return report_file_write(path, config);
+  const struct writing writing = {config, false};
+  return report_file_write(path, write_json, &writing);
 }
 
 /* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
  * be written: *error says why. Stacks may be small. */
-static char *write_asked_for(const struct config *config, int *error) {
+static char *write_asked_for(const struct config *config, bool final, int *error) {
+  const struct writing writing = {config, final};
   *error = 0;
   if (!config->report)
     return NULL;
@@ -516,8 +505,9 @@ static char *write_asked_for(const struct config *config, int *error) {
   if (!path)
     *error = ENOMEM;
   else
-    *error = report_file_path(config->report, path, PATH_BYTES) ? report_write(config, path)
-                                                                : ENAMETOOLONG;
+    *error = report_file_path(config->report, path, PATH_BYTES)
+                 ? report_file_write(path, write_json, &writing)
+                 : ENAMETOOLONG;
   if (!*error)
     return path;
   free(path);
@@ -535,8 +525,15 @@ static void say_unwritten(const struct config *config, int error) {
 
 void report_now(const struct config *config) {
   int error;
-  free(write_asked_for(config, &error));
+  free(write_asked_for(config, false, &error));
   say_unwritten(config, error);
+}
+
+void report_record(const struct config *config) {
+  int error;
+  free(write_asked_for(config, false, &error));
+  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
+    say_unwritten(config, error);
 }
 
 void report_finish(const struct config *config) {
@@ -544,7 +541,8 @@ void report_finish(const struct config *config) {
     return;
   note_end(config);
   int error;
-  char *path = write_asked_for(config, &error);
+  char *path = write_asked_for(config, true, &error);
+  report_line_finish();
   exit_line(config, path);
   say_unwritten(config, error);
   free(path);

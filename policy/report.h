@@ -31,7 +31,7 @@ enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
 
 struct report {
   struct report_totals totals;
-  const char *tier; /* "host_numa", "host", "none" */
+  const char *tier; /* "host_numa", "host", "none"; set by report_tier, report_budget */
   uint64_t budget_bytes;
   char budget_limited_by[48];
   struct report_function functions[REPORT_FUNCTIONS];
@@ -67,6 +67,10 @@ struct report_drives {
 /* Keeps a copy for the next time that the report is written; what it points at must stay. */
 void report_drives(const struct report_drives *);
 
+/* Sets what host pages are made of, and how much of them there may be and why not more. */
+void report_tier(const char *tier);
+void report_budget(uint64_t bytes, const char *limited_by);
+
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
 #define report_add(counter, n)                                                                     \
   ((void)atomic_fetch_add_explicit(&report.totals.counter, (n), memory_order_relaxed))
@@ -83,6 +87,9 @@ struct report_function *report_function_new(const char *family, const char *name
 bool report_set(char *field, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A copy of such a text, for whoever doesn't change it. */
+void report_get(const char *field, char *copy, size_t bytes);
+
 /* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -94,10 +101,18 @@ void report_notice(const char *format, ...) __attribute__((format(printf, 1, 2))
 void report_caller_refused(const char *module_path);
 void report_small_allocation(uint64_t bytes);
 
-/* A line on stderr with the prefix "liboffload: ", unless OFFLOAD_LOG forbids it. Never before
- * cuInit succeeded. */
+/* A line on stderr with the prefix "liboffload: ", or "liboffload[3]: " on a node with several ranks of the job, unless OFFLOAD_LOG
+   forbids it. Never before cuInit succeeded. Of one kind, which is its format, a few a minute (REPORT_LINES_A_MINUTE); what is left out
+   is counted and told with the next one. */
+enum { REPORT_LINES_A_MINUTE = 20 };
 void report_line(enum config_log least, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* One that is told but once, whatever else is. */
+void report_sentence(enum config_log least, const char *sentence);
+
+/* "812 MiB", "1.50 GiB": three figures. */
+enum { REPORT_SIZE_BYTES = 32 };
+const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]);
 
 /* Looks once what standard error is, so that no line goes into a file that the program was given the
    same descriptor for. To be called as early as can be; one thread at a time. */
@@ -119,6 +134,9 @@ int report_write(const struct config *, const char *path);
 /* Writes the JSON file as it stands, if one was asked for: before something that the process may not
    outlive. */
 void report_now(const struct config *);
+
+/* The same every so often, from the recorder's thread: an error is told once. */
+void report_record(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */
 void report_reset(void);

@@ -1,5 +1,5 @@
-/* Putting a report where OFFLOAD_REPORT says (report_file.h). Runs at the process's exit: nothing here waits for a
-   reader that isn't there, and nothing ends the program. */
+/* Putting a report where OFFLOAD_REPORT says (report_file.h). Runs at the process's exit and in the recorder's thread: nothing here
+   waits for a reader that isn't there, and nothing ends the program. */
 #define _GNU_SOURCE
 #include "report_file.h"
 #include <errno.h>
@@ -63,7 +63,7 @@ static int close_report(int fd, int error) {
 
 /* Beside the file under another name, then renamed: a reader sees the old report or the new one,
  * never half of one. */
-static int write_regular(const char *path, const struct config *config) {
+static int write_regular(const char *path, file_writer *writer, const void *context) {
   static _Atomic unsigned written; /* threads may write one file at the same time */
   const size_t bytes = strlen(path) + 48;
   char *temporary = malloc(bytes);
@@ -72,7 +72,7 @@ static int write_regular(const char *path, const struct config *config) {
   snprintf(temporary, bytes, "%s.%d.%u.tmp", path, (int)getpid(),
            atomic_fetch_add_explicit(&written, 1, memory_order_relaxed));
   const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  int error = fd < 0 ? errno : close_report(fd, report_json(fd, config));
+  int error = fd < 0 ? errno : close_report(fd, writer(fd, context));
   if (!error && rename(temporary, path) < 0)
     error = errno;
   if (error && fd >= 0)
@@ -82,8 +82,8 @@ static int write_regular(const char *path, const struct config *config) {
 }
 
 /* A device, a FIFO or a socket is written as it is; `fd` is the way to it. */
-static int write_special(int fd, const struct config *config) {
-  return close_report(fd, report_json(fd, config));
+static int write_special(int fd, file_writer *writer, const void *context) {
+  return close_report(fd, writer(fd, context));
 }
 
 /* The kernel's structure is the C library's on both machines. */
@@ -106,7 +106,7 @@ static int same_as_output(const struct stat *file) {
 }
 
 /* What stands at the path is kept: only a regular file is replaced, behind links at their target. */
-static int put(const char *path, const struct config *config) {
+static int put(const char *path, file_writer *writer, const void *context) {
   struct stat file, link;
   if (strlen(path) >= PATH_BYTES)
     return ENAMETOOLONG;
@@ -115,14 +115,14 @@ static int put(const char *path, const struct config *config) {
       return errno;
     if (file_look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &link))
       return ENOENT; /* a link that leads nowhere */
-    return write_regular(path, config);
+    return write_regular(path, writer, context);
   }
   int fd = same_as_output(&file);
   if (fd >= 0)
-    return write_special(fd, config);
+    return write_special(fd, writer, context);
   if (S_ISREG(file.st_mode)) {
     char *target = realpath(path, NULL);
-    const int error = target ? write_regular(target, config) : errno;
+    const int error = target ? write_regular(target, writer, context) : errno;
     free(target);
     return error;
   }
@@ -133,13 +133,13 @@ static int put(const char *path, const struct config *config) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags >= 0)
     (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-  return write_special(fd, config);
+  return write_special(fd, writer, context);
 }
 
-int report_file_write(const char *path, const struct config *config) {
+int report_file_write(const char *path, file_writer *writer, const void *context) {
   struct write_hold hold;
   write_hold(&hold);
-  const int error = put(path, config);
+  const int error = put(path, writer, context);
   write_release(&hold);
   return error;
 }

@@ -1,5 +1,5 @@
-/* Puts a report into the file a user named, whatever stands there: a regular file is replaced as a whole (behind links at
-   their target), a device, a FIFO and the program's own output are written as they are. Caller: report.c. */
+/* Puts what is reported into the file a user named, whatever stands there: a regular file is replaced as a whole (behind links at
+   their target), a device, a FIFO and the program's own output are written as they are. Callers: report.c, metrics.c, trace.c. */
 #ifndef OFFLOAD_REPORT_FILE_H
 #define OFFLOAD_REPORT_FILE_H
 #include <signal.h>
@@ -19,15 +19,13 @@ struct write_hold {
 void write_hold(struct write_hold *);
 void write_release(const struct write_hold *);
 
-struct config;
-
-/* The report as JSON (report.c); 0 or an errno. */
-int report_json(int fd, const struct config *);
+/* Writes a file's contents; 0 or an errno. */
+typedef int file_writer(int fd, const void *context);
 
 /* The path that a setting means for this process: %p becomes its number, so that several processes under one setting each write
    a report of their own. False when it is too long. */
 bool report_file_path(const char *setting, char *path, size_t path_bytes);
 
 /* 0 or an errno; after an error what stood at the path is as it was. */
-int report_file_write(const char *path, const struct config *);
+int report_file_write(const char *path, file_writer *, const void *context);
 #endif

@@ -10,6 +10,7 @@
 #include "pressure.h"
 #include "quiet.h"
 #include "step.h"
+#include "switch.h"
 #include "touch.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
 }
 
 static bool may_become_range(void *return_address) {
-  return process_config()->mode != MODE_OBSERVE &&
+  return process_config()->mode != MODE_OBSERVE && !switch_off() &&
          !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
          caller_may_move(return_address);
 }

@@ -20,6 +20,7 @@
 #include "range.h"
 #include "state.h"
 #include "step.h"
+#include "switch.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -132,7 +133,7 @@ static CUresult help_by_eviction(CUdeviceptr *pointer, size_t bytes) {
 }
 
 static bool may_overflow(size_t bytes) {
-  return process_config()->overflow && state_step() <= 1 && step_adam_seen() && repeats_live(bytes);
+  return process_config()->overflow && !switch_off() && state_step() <= 1 && step_adam_seen() && repeats_live(bytes);
 }
 
 /* The driver's own memory for a request that as pieces would take more than it asks for. */

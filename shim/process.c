@@ -12,6 +12,7 @@
 #include "driver.h"
 #include "elf.h"
 #include "frames.h"
+#include "record.h"
 #include "step.h"
 #include "wear.h"
 #include <errno.h>
@@ -72,6 +73,7 @@ static void at_exit(void) {
   (void)stop();
   step_finish();
   wear_report();
+  record_finish();
   report_finish(&settings);
 }
 
@@ -87,7 +89,10 @@ __attribute__((visibility("default"))) int offload_report(const char *path) {
 static void print_problems(void) {
   for (const char *line = settings.problems; *line;) {
     size_t length = strcspn(line, "\n");
-    report_line(LOG_NORMAL, "%.*s", (int)length, line);
+    char sentence[sizeof settings.problems];
+    memcpy(sentence, line, length);
+    sentence[length] = 0;
+    report_sentence(LOG_NORMAL, sentence);
     line += length + (line[length] == '\n');
   }
 }
@@ -129,6 +134,10 @@ void process_started(void) {
   const int cancel = cancel_hold(); /* it prints and reads files */
   begin();
   cancel_allow(cancel);
+}
+
+void process_end(void) {
+  (void)stop();
 }
 
 void process_stop(const char *reason) {

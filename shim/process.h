@@ -35,6 +35,8 @@ static inline CUresult process_note(CUresult result, const char *where) {
 
 /* Turns hooks off for good with one line; for a promise that can no longer be kept. */
 void process_stop(const char *reason);
+/* The same without a line, where there is nothing left to do and the caller says so. */
+void process_end(void);
 
 /* Open captures in this process (cuStreamBeginCapture* minus ends), and whether this stream
    captures: any answer but "not capturing" counts as capturing. */

@@ -5,6 +5,7 @@
 #include "drive.h"
 #include "driver.h"
 #include "frames.h"
+#include "holdings.h"
 #include "lock.h"
 #include "move.h"
 #include "pressure.h"
@@ -269,6 +270,7 @@ void range_forget_context(CUcontext context) {
   state_forget_context(context);
   touch_forget_context(context);
   move_forget_context(context);
+  holdings_forget(context);
   quiet_end(mode);
   range_watch_changed();
 }

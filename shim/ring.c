@@ -4,14 +4,13 @@
 #define _GNU_SOURCE
 #include "ring.h"
 #include "early.h"
+#include "holdings.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "kernels_ptx.h" /* static const char kernels_ptx[] */
 
@@ -178,11 +177,11 @@ static CUresult stage(struct ring *ring, unsigned slots, size_t elements) {
   const size_t bytes = ring_slot_bytes(elements, 2, sizeof(float));
   CUdeviceptr blocks[RING_SLOTS] = {0};
   for (unsigned i = 0; i < slots; i++) {
-    const CUresult result = driver.cuMemAlloc_v2(&blocks[i], bytes);
+    const CUresult result = holding_allocate(&blocks[i], bytes);
     if (result == CUDA_SUCCESS)
       continue;
     while (i)
-      driver.cuMemFree_v2(blocks[--i]);
+      holding_free(blocks[--i]);
     return result;
   }
   /* Smaller blocks that were there before go with the context: giving them back would wait for
@@ -211,7 +210,7 @@ static CUresult allocate_cpu_block(struct ring *ring) {
   if (ring->device_results)
     return CUDA_SUCCESS;
   CUdeviceptr block = 0;
-  const CUresult result = driver.cuMemAlloc_v2(&block, CPU_BLOCK_BYTES);
+  const CUresult result = holding_allocate(&block, CPU_BLOCK_BYTES);
   if (result != CUDA_SUCCESS)
     return result;
   ring->device_results = block;
@@ -291,27 +290,8 @@ bool ring_stage(struct ring *ring, const struct config *config, size_t useful, s
 
 /* ---- pinned memory and worker ---- */
 
-/* A forked child must not share pages that the device works on: a fork would copy them and pin the
- * copies. */
-static void not_for_children(void *memory, size_t bytes) {
-  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-  const uintptr_t begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
-  const uintptr_t end = ((uintptr_t)memory + bytes) & ~(page - 1);
-  if (begin < end)
-    (void)madvise((void *)begin, end - begin, MADV_DONTFORK);
-}
-
-CUresult ring_pin(void **memory, size_t bytes) {
-  const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (result == CUDA_SUCCESS) {
-    memset(*memory, 0, bytes);
-    not_for_children(*memory, bytes);
-  }
-  return result;
-}
-
 static bool pin(struct ring *ring, void **memory, size_t bytes) {
-  const CUresult result = ring_pin(memory, bytes);
+  const CUresult result = holding_pin(memory, bytes);
   return result == CUDA_SUCCESS || fail(ring, result, "pinned memory");
 }
 
@@ -319,22 +299,22 @@ static void unprepare(struct ring *ring) {
   for (unsigned i = 0; i < RING_SLOTS; i++) {
     struct ring_slot *slot = &ring->slots[i];
     if (slot->words)
-      driver.cuMemFreeHost(slot->words);
+      holding_unpin(slot->words);
     if (slot->gradient)
-      driver.cuMemFreeHost(slot->gradient);
+      holding_unpin(slot->gradient);
     slot->words = NULL;
     slot->gradient = slot->update = NULL;
   }
   for (unsigned i = 0; i < RING_PROOFS; i++) {
     if (ring->proofs[i].results)
-      driver.cuMemFreeHost(ring->proofs[i].results);
+      holding_unpin(ring->proofs[i].results);
     ring->proofs[i].results = NULL;
   }
   if (ring->calibration_mirror)
-    driver.cuMemFreeHost(ring->calibration_mirror);
+    holding_unpin(ring->calibration_mirror);
   ring->calibration_mirror = NULL;
   if (ring->inputs[0].pinned)
-    driver.cuMemFreeHost(ring->inputs[0].pinned);
+    holding_unpin(ring->inputs[0].pinned);
   ring->inputs[0].pinned = NULL;
 }
 
@@ -372,9 +352,9 @@ static void grow(struct ring *ring) {
   if (!pin_slots(&larger)) {
     for (unsigned i = 0; i < ring->slot_count; i++) {
       if (larger.slots[i].words != ring->slots[i].words)
-        driver.cuMemFreeHost(larger.slots[i].words);
+        holding_unpin(larger.slots[i].words);
       if (larger.slots[i].gradient != ring->slots[i].gradient)
-        driver.cuMemFreeHost(larger.slots[i].gradient);
+        holding_unpin(larger.slots[i].gradient);
     }
     ring->ungrown_bytes = ring->slot_bytes;
     snprintf(ring->small, sizeof ring->small,

@@ -148,9 +148,6 @@ size_t ring_piece_elements(const struct ring *, enum adam_type opmath);
    the least elements. False when even two slots of those don't fit. */
 bool ring_shape(size_t bytes, size_t least, unsigned *slots, size_t *elements);
 
-/* Pinned memory, zeroed, that forked children don't share; it goes with the context. */
-CUresult ring_pin(void **memory, size_t bytes);
-
 /* Whether a step of `stream` would wait in the side streams behind another program stream's, which
    may itself wait for something that only comes after this one. */
 bool ring_taken(const struct ring *, CUstream stream);

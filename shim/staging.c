@@ -2,6 +2,7 @@
    what they hold. */
 #include "staging.h"
 #include "driver.h"
+#include "holdings.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>
@@ -50,7 +51,7 @@ static CUresult allocate(struct staging *staging, size_t bytes, size_t least) {
   size_t each = 0;
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   for (; staging_shape(bytes, least, &slots, &each); bytes /= 2) {
-    result = driver.cuMemAlloc_v2(&staging->block, slots * each);
+    result = holding_allocate(&staging->block, slots * each);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
       break;
   }
@@ -121,7 +122,7 @@ bool staging_make(struct staging *staging, const struct config *config, size_t u
 size_t staging_free(struct staging *staging) {
   enum { STEPS_UNTIL_NEXT = 8 };
   const size_t bytes = staging->slot_count * staging->slot_bytes;
-  if (!staging->block || driver.cuMemFree_v2(staging->block) != CUDA_SUCCESS)
+  if (!staging->block || holding_free(staging->block) != CUDA_SUCCESS)
     return 0;
   staging->block = 0;
   staging->slot_count = 0;

@@ -28,6 +28,7 @@
 #include "pace.h"
 #include "process.h"
 #include "quiet.h"
+#include "switch.h"
 #include "tier.h"
 #include "touch.h"
 #include "view.h"
@@ -196,7 +197,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   size_t moved = 0;
   CUresult result = CUDA_SUCCESS;
   const enum config_mode mode = process_config()->mode;
-  if (process_capture_open() || pace->step < pace->put_off_until)
+  if (process_capture_open() || pace->step < pace->put_off_until || switch_off())
     return result; /* pieces keep their streaks; touches stay noted */
   view_open(&view, pace->context);
   elsewhere_note(view.moments, view.moment_count);
@@ -207,7 +208,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
       plan_piece(view.ranges[i], k, mode);
   elsewhere_note_held(view.ranges, view.range_count);
   view_keep_partners(&view);
-  struct items to_host = view_planned(&view), home = view_home(&view);
+  struct items to_host = view_planned(&view, PLAN_TO_HOST), home = view_home(&view);
   if (mode == MODE_FULL && !to_host.count && !home.count)
     elsewhere_note_shared(view.ranges, view.range_count);
   if (mode == MODE_OBSERVE) {
@@ -320,7 +321,7 @@ size_t state_evict(size_t wanted_bytes) {
   size_t freed = 0;
   const enum config_mode mode = process_config()->mode;
   const struct pace *pace = state_step() ? pace_current() : NULL;
-  if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || !pace)
+  if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || switch_off() || !pace)
     return 0;
   view_open(&view, pace->context);
   const struct touches_noted noted = note_touches(&view);
@@ -333,7 +334,7 @@ size_t state_evict(size_t wanted_bytes) {
       piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
     }
   view_keep_partners(&view);
-  struct items items = view_planned(&view);
+  struct items items = view_planned(&view, PLAN_TO_HOST);
   if (items.count) {
     const size_t bytes = items.items[0].range->piece_bytes;
     const size_t together = most_states(&view);

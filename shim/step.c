@@ -17,7 +17,9 @@
 #include "process.h"
 #include "quiet.h"
 #include "range.h"
+#include "record.h"
 #include "state.h"
+#include "switch.h"
 #include "verify.h"
 #include <stdio.h>
 #include <string.h>
@@ -237,8 +239,10 @@ static size_t staging_useful(void) {
 }
 
 static void count_named(const struct plan *plan) {
-  if (named.step != state_step())
+  if (named.step != state_step()) {
     named.last = named.present, named.present = 0;
+    record_step(named.last);
+  }
   named.step = state_step();
   const struct family *family = &plan->function->family;
   named.present +=
@@ -394,6 +398,8 @@ static CUresult carry_out(struct plan *plan) {
   const bool drives = plan->resident < plan->ours;
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
+  if (switch_off() && !drives)
+    return launch_direct(plan, "switched off, and the device has no room for its state");
   if (!opened(plan, &why))
     return launch_direct(plan, why);
   if (ring_taken(plan->ring, plan->stream))
@@ -459,6 +465,7 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     foreign_launch(function->foreign, launch);
     return false;
   }
+  switch_watch();
   const CUstream stream =
       launch->per_thread && !launch->stream ? CU_STREAM_PER_THREAD : launch->stream;
   struct arguments arguments;
@@ -495,10 +502,14 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   the_plan.stream = stream;
   the_plan.function = function;
   the_plan.arguments = arguments;
-  *result = carry_out(&the_plan);
+  *result = switch_asked() ? switch_act(stream) : CUDA_SUCCESS;
+  const bool ours = *result != CUDA_SUCCESS || process_active();
+  if (*result == CUDA_SUCCESS && ours)
+    *result = carry_out(&the_plan);
   quiet_end(mode);
   enqueue_unlock();
-  return true;
+  switch_tell();
+  return ours;
 }
 
 /* ---- the rest of step.h ---- */

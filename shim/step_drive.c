@@ -14,6 +14,7 @@
 #include "drive.h"
 #include "early.h"
 #include "frames.h"
+#include "holdings.h"
 #include "plan.h"
 #include "process.h"
 #include "quiet.h"
@@ -156,7 +157,7 @@ static bool reserve_gates(struct ring *ring, unsigned wanted) {
   for (; idle < wanted; idle += GATES_AT_ONCE) {
     void *memory = NULL;
     if (gates->count + GATES_AT_ONCE > GATES || process_capture_open() ||
-        ring_pin(&memory, GATES_AT_ONCE * sizeof(struct gate_words)) != CUDA_SUCCESS)
+        holding_pin(&memory, GATES_AT_ONCE * sizeof(struct gate_words)) != CUDA_SUCCESS)
       return false;
     for (unsigned i = 0; i < GATES_AT_ONCE; i++)
       gates->gates[gates->count++].words = (struct gate_words *)memory + i;

@@ -125,7 +125,7 @@ bool tier_location(CUdevice device, size_t piece_bytes, CUmemLocation *location)
     pthread_mutex_lock(&mutex);
     devices[device].rung = rung;
     devices[device].location = *location;
-    report.tier = rung == RUNG_HOST_NUMA ? "host_numa" : rung == RUNG_HOST ? "host" : "none";
+    report_tier(rung == RUNG_HOST_NUMA ? "host_numa" : rung == RUNG_HOST ? "host" : "none");
     pthread_mutex_unlock(&mutex);
   }
   return rung != RUNG_NONE;
@@ -139,9 +139,7 @@ static void measure(void) {
   size_t limit = now.bytes > SIZE_MAX - budget.used ? SIZE_MAX : (size_t)now.bytes + budget.used;
   if (!budget.measured || limit < budget.limit) {
     budget.limit = limit;
-    report.budget_bytes = limit;
-    snprintf(report.budget_limited_by, sizeof report.budget_limited_by, "%s",
-             now.limited_by ? now.limited_by : "");
+    report_budget(limit, now.limited_by ? now.limited_by : "");
   }
   budget.measured = true;
   budget.until_next = portion_bytes;

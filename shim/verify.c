@@ -1,5 +1,6 @@
 /* The GPU's side of OFFLOAD_VERIFY: see verify.h. */
 #include "verify.h"
+#include "holdings.h"
 #include "process.h"
 #include "state.h"
 #include <stdlib.h>
@@ -67,11 +68,11 @@ static CUresult make_slots(struct verifier *verifier, size_t device_bytes, size_
       result = driver.cuEventCreate(&slot->done, CU_EVENT_DISABLE_TIMING);
     verifier->slots[count].done = slot->done;
     if (result == CUDA_SUCCESS)
-      result = driver.cuMemAlloc_v2(&slot->block, device_bytes);
+      result = holding_allocate(&slot->block, device_bytes);
     if (result == CUDA_SUCCESS) {
-      result = ring_pin(&pinned, pinned_bytes);
+      result = holding_pin(&pinned, pinned_bytes);
       if (result != CUDA_SUCCESS)
-        driver.cuMemFree_v2(slot->block);
+        holding_free(slot->block);
     }
     slot->words = pinned;
     slot->used = false;
@@ -79,8 +80,8 @@ static CUresult make_slots(struct verifier *verifier, size_t device_bytes, size_
   }
   if (result != CUDA_SUCCESS) {
     while (count--) {
-      driver.cuMemFreeHost(made[count].words);
-      driver.cuMemFree_v2(made[count].block);
+      holding_unpin(made[count].words);
+      holding_free(made[count].block);
     }
     return process_note(result, "scratch for OFFLOAD_VERIFY");
   }

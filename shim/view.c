@@ -99,18 +99,19 @@ static void append(struct items *items, struct range *range, uint32_t piece) {
   items->items[items->count++] = (struct move_item){range, piece};
 }
 
-/* The piece that holds the address, if it is planned to go to the host; it is listed once. */
-static void append_planned(struct items *items, struct range *range, uintptr_t address) {
+/* The piece that holds the address, if that is its plan; it is listed once. */
+static void append_planned(struct items *items, struct range *range, uintptr_t address,
+                           enum piece_plan plan) {
   if (!range || address - range->base >= range->bytes)
     return;
   uint32_t i = (uint32_t)((address - range->base) / range->piece_bytes);
-  if (range->pieces[i].plan != PLAN_TO_HOST)
+  if (range->pieces[i].plan != plan)
     return;
   range->pieces[i].plan = PLAN_STAY;
   append(items, range, i);
 }
 
-struct items view_planned(const struct view *view) {
+struct items view_planned(const struct view *view, enum piece_plan plan) {
   struct items items = {0};
   for (size_t i = 0; i < view->moment_count; i++) {
     const struct moment *moment = &view->moments[i];
@@ -119,9 +120,9 @@ struct items view_planned(const struct view *view) {
     const size_t stride = moment->range->piece_bytes;
     for (size_t at = 0; at < moment->bytes + stride; at += stride) {
       const size_t byte = at < moment->bytes ? at : moment->bytes - 1;
-      append_planned(&items, moment->range, moment->address + byte);
+      append_planned(&items, moment->range, moment->address + byte, plan);
       for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++)
-        append_planned(&items, range_find(moment->partners[k]), moment->partners[k] + byte);
+        append_planned(&items, range_find(moment->partners[k]), moment->partners[k] + byte, plan);
     }
   }
   return items;

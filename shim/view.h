@@ -27,8 +27,8 @@ struct items {
   struct move_item *items;
   size_t count, room;
 };
-/* Pieces planned to go to the host, tensor by tensor, each piece of m beside those of its partners. They are planned to stay from then on. */
-struct items view_planned(const struct view *);
+/* Pieces of this plan, tensor by tensor, each piece of m beside those of its partners. They are planned to stay from then on. */
+struct items view_planned(const struct view *, enum piece_plan);
 /* Pieces planned to go home. */
 struct items view_home(const struct view *);
 /* Cuts the list: `count` pieces go to the host, more to drives as far as these have room (the list that is returned), and what lost its

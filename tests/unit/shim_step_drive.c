@@ -211,7 +211,7 @@ CUresult drive_fault_locked(struct range *range, uint32_t first, uint32_t last) 
 
 static struct gate_words pinned[4 * 64];
 static unsigned pinned_count;
-CUresult ring_pin(void **memory, size_t bytes) {
+CUresult holding_pin(void **memory, size_t bytes) {
   *memory = pinned + pinned_count;
   pinned_count += (unsigned)(bytes / sizeof *pinned);
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(B)/policy/report.o $(B)/policy/report_file.o $(B)/policy/report_drives.o $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+STEP_REPORT := $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
   $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_step_drive)
 
@@ -11,8 +11,8 @@ $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REP
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
-$(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(STEP_REPORT)
+$(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/holdings.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
+$(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(B)/shim/holdings.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 $(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/arguments.o $(STEP_REPORT)
 

@@ -1,0 +1,206 @@
+/* See report_policy.h. Stacks may be small, so what is written is copied to the heap, a function at a time. */
+#include "report_policy.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct report_policy *policies[REPORT_POLICIES];
+static struct report_step steps[REPORT_STEPS];
+static uint64_t step_count;
+
+void report_policy(unsigned row, const struct report_policy *policy) {
+  if (row >= REPORT_POLICIES)
+    return;
+  pthread_mutex_lock(&lock);
+  if (!policies[row])
+    policies[row] = malloc(sizeof *policies[row]);
+  if (policies[row])
+    *policies[row] = *policy;
+  pthread_mutex_unlock(&lock);
+}
+
+void report_step(const struct report_step *step) {
+  pthread_mutex_lock(&lock);
+  steps[step_count++ % REPORT_STEPS] = *step;
+  pthread_mutex_unlock(&lock);
+}
+
+bool report_step_last(struct report_step *step) {
+  pthread_mutex_lock(&lock);
+  const bool any = step_count != 0;
+  if (any)
+    *step = steps[(step_count - 1) % REPORT_STEPS];
+  pthread_mutex_unlock(&lock);
+  return any;
+}
+
+void report_policy_forget(void) {
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  for (unsigned i = 0; i < REPORT_POLICIES; i++) {
+    free(policies[i]);
+    policies[i] = NULL;
+  }
+  step_count = 0;
+}
+
+static void number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
+  if (known)
+    json_number(json, key, value);
+  else
+    json_string(json, key, NULL);
+}
+
+static void text_or_null(struct json *json, const char *key, const char *text) {
+  json_string(json, key, *text ? text : NULL);
+}
+
+/* ---- "policy" ---- */
+
+static void write_policy(struct json *json, const struct report_policy *policy) {
+  const bool compared = policy->measured_ns && policy->foretold_ns;
+  json_begin(json, NULL, '{');
+  json_string(json, "function", policy->function);
+  json_number(json, "device", (uint64_t)policy->device);
+  json_string(json, "asked", policy->asked);
+  json_string(json, "way", policy->way);
+  json_string(json, "why", policy->why);
+  text_or_null(json, "advice", policy->advice);
+  json_string(json, "rates", policy->rates);
+  json_number(json, "elements", policy->elements);
+  json_number(json, "elements_host", policy->elements_host);
+  json_number(json, "elements_drive", policy->elements_drive);
+  json_begin(json, "foretold", '{');
+  for (unsigned i = 0; i < REPORT_POLICY_WAYS; i++) {
+    const struct report_policy_way *way = &policy->ways[i];
+    if (!way->way)
+      continue;
+    json_begin(json, way->way, '{');
+    json_boolean(json, "possible", way->possible);
+    json_number(json, "exposed_ns", way->exposed_ns);
+    json_number(json, "hidden_ns", way->hidden_ns);
+    json_string(json, "bound", way->bound);
+    json_end(json, '}');
+  }
+  json_end(json, '}');
+  number_or_null(json, "measured_ns", policy->measured_ns, policy->measured_ns);
+  number_or_null(json, "foretold_ns", policy->foretold_ns, policy->foretold_ns);
+  number_or_null(
+      json, "ratio_percent", compared,
+      compared ? (uint64_t)(100.0 * (double)policy->measured_ns / (double)policy->foretold_ns) : 0);
+  json_number(json, "switch_count", policy->change_count);
+  json_begin(json, "switches", '[');
+  for (unsigned i = 0; i < policy->changes_kept; i++) {
+    const struct report_policy_change *change = &policy->changes[i];
+    json_begin(json, NULL, '{');
+    json_number(json, "step", change->step);
+    json_string(json, "from", change->from);
+    json_string(json, "to", change->to);
+    json_string(json, "why", change->why);
+    json_end(json, '}');
+  }
+  json_end(json, ']');
+  json_end(json, '}');
+}
+
+/* False where there is no such row. */
+static bool copy_policy(unsigned row, struct report_policy *copy) {
+  pthread_mutex_lock(&lock);
+  const bool told = policies[row] != NULL;
+  if (told)
+    *copy = *policies[row];
+  pthread_mutex_unlock(&lock);
+  return told;
+}
+
+void report_policy_json(struct json *json) {
+  struct report_policy *copy = malloc(sizeof *copy);
+  json_begin(json, "policy", '{');
+  json_begin(json, "functions", '[');
+  for (unsigned row = 0; copy && row < REPORT_POLICIES; row++)
+    if (copy_policy(row, copy))
+      write_policy(json, copy);
+  json_end(json, ']');
+  json_end(json, '}');
+  free(copy);
+}
+
+/* ---- "steps" ---- */
+
+/* What offload adds to the step's time on the program's stream. */
+static uint64_t exposed_ns(const struct report_step *step) {
+  return step->optimizer_ns > step->stay_ns ? step->optimizer_ns - step->stay_ns : 0;
+}
+static uint64_t foretold_exposed_ns(const struct report_step *step) {
+  return step->foretold_ns > step->stay_ns ? step->foretold_ns - step->stay_ns : 0;
+}
+static uint64_t whole_ns(const struct report_step *step) {
+  return step->step_ns;
+}
+static bool always(const struct report_step *step) {
+  (void)step;
+  return true;
+}
+static bool measured(const struct report_step *step) {
+  return step->optimizer_ns != 0;
+}
+static bool foretold(const struct report_step *step) {
+  return step->foretold_ns != 0;
+}
+
+static int by_size(const void *a, const void *b) {
+  const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+  return left < right ? -1 : left > right;
+}
+
+static void write_median(struct json *json, const char *key, const struct report_step *kept,
+                         unsigned count, bool (*known)(const struct report_step *),
+                         uint64_t (*value)(const struct report_step *)) {
+  uint64_t values[REPORT_STEPS];
+  unsigned n = 0;
+  for (unsigned i = 0; i < count; i++)
+    if (known(&kept[i]))
+      values[n++] = value(&kept[i]);
+  qsort(values, n, sizeof *values, by_size);
+  number_or_null(json, key, n, n ? values[n / 2] : 0);
+}
+
+static void write_step(struct json *json, const struct report_step *step) {
+  json_begin(json, NULL, '{');
+  json_number(json, "step", step->step);
+  json_number(json, "device", (uint64_t)step->device);
+  json_string(json, "way", step->way);
+  json_number(json, "step_ns", step->step_ns);
+  number_or_null(json, "optimizer_ns", measured(step), step->optimizer_ns);
+  number_or_null(json, "exposed_ns", measured(step), exposed_ns(step));
+  number_or_null(json, "foretold_ns", foretold(step), foretold_exposed_ns(step));
+  json_number(json, "cpu_ns", step->cpu_ns);
+  json_number(json, "link_down_bytes", step->link_down_bytes);
+  json_number(json, "link_up_bytes", step->link_up_bytes);
+  json_end(json, '}');
+}
+
+void report_steps_json(struct json *json) {
+  struct report_step *kept = malloc(sizeof steps);
+  uint64_t count = 0;
+  unsigned n = 0;
+  if (kept) {
+    pthread_mutex_lock(&lock);
+    count = step_count;
+    n = count < REPORT_STEPS ? (unsigned)count : REPORT_STEPS;
+    for (unsigned i = 0; i < n; i++)
+      kept[i] = steps[(count - n + i) % REPORT_STEPS];
+    pthread_mutex_unlock(&lock);
+  }
+  json_begin(json, "steps", '{');
+  json_number(json, "count", count);
+  write_median(json, "median_step_ns", kept, n, always, whole_ns);
+  write_median(json, "median_exposed_ns", kept, n, measured, exposed_ns);
+  write_median(json, "median_foretold_ns", kept, n, foretold, foretold_exposed_ns);
+  json_begin(json, "last", '[');
+  for (unsigned i = 0; i < n; i++)
+    write_step(json, &kept[i]);
+  json_end(json, ']');
+  json_end(json, '}');
+  free(kept);
+}
