@@ -396,10 +396,11 @@ static CUresult carry_out(struct plan *plan) {
     atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
   const bool drives = plan->resident < plan->ours;
+  if (switch_off() && !drives)
+    return launch_direct(
+        plan, range_any_host() ? "switched off, and the device has no room for its state" : "");
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
-  if (switch_off() && !drives)
-    return launch_direct(plan, "switched off, and the device has no room for its state");
   if (!opened(plan, &why))
     return launch_direct(plan, why);
   if (ring_taken(plan->ring, plan->stream))
