@@ -1,8 +1,9 @@
 /* offload-probe: measures what rates.def lists, in a process of its own, so that nothing of it happens to the program that wants to
    know. Started by the library (shim/measure.c) and by `offload bench`; both read the rates that it prints.
 
-     offload-probe [--gpu NUMBER|BUS-ID] [--threads N] [--nvme DIRECTORIES] [--cached | --again] [--verbose]
+     offload-probe [--gpu NUMBER|BUS-ID] [--ranks N] [--nvme DIRECTORIES] [--cached | --again] [--verbose]
 
+   --ranks: of this node, that share its memory: then all CPUs that may be had measure it, not this one's alone.
    --cached: what is kept for this boot, driver and GPU is printed as it is; else measured and kept. --again: measured and kept.
    Exit status: 0 measured; 1 nothing can be measured, with a sentence on stderr; 2 wrong options; 3 out of time. */
 #define _GNU_SOURCE
@@ -32,7 +33,7 @@ enum {
 
 struct options {
   const char *gpu;
-  unsigned threads;
+  unsigned ranks;
   const char *nvme;
   bool cached, again, verbose;
 };
@@ -49,14 +50,14 @@ void probe_say(const struct probe *probe, const char *format, ...) {
 }
 
 static int usage(void) {
-  fputs("usage: offload-probe [--gpu NUMBER|BUS-ID] [--threads N] [--nvme DIRECTORIES] [--cached | "
+  fputs("usage: offload-probe [--gpu NUMBER|BUS-ID] [--ranks N] [--nvme DIRECTORIES] [--cached | "
         "--again] [--verbose]\n",
         stderr);
   return EXIT_OPTIONS;
 }
 
 static int parse(int count, char **words, struct options *options) {
-  static const struct option known[] = {{"gpu", 1, NULL, 'g'},   {"threads", 1, NULL, 't'},
+  static const struct option known[] = {{"gpu", 1, NULL, 'g'},   {"ranks", 1, NULL, 'r'},
                                         {"nvme", 1, NULL, 'n'},  {"cached", 0, NULL, 'c'},
                                         {"again", 0, NULL, 'a'}, {"verbose", 0, NULL, 'v'},
                                         {NULL, 0, NULL, 0}};
@@ -64,8 +65,8 @@ static int parse(int count, char **words, struct options *options) {
     char *end = "";
     if (word == 'g')
       options->gpu = optarg;
-    else if (word == 't')
-      options->threads = (unsigned)strtoul(optarg, &end, 10);
+    else if (word == 'r')
+      options->ranks = (unsigned)strtoul(optarg, &end, 10);
     else if (word == 'n')
       options->nvme = *optarg ? optarg : NULL;
     else if (word == 'c')
@@ -76,7 +77,7 @@ static int parse(int count, char **words, struct options *options) {
       options->verbose = true;
     else
       return usage();
-    if (*end || (word == 't' && !options->threads))
+    if (*end || (word == 'r' && !options->ranks))
       return usage();
   }
   return optind < count ? usage() : 0;
@@ -100,9 +101,16 @@ static int print(const struct rates_key *key, const struct rates *rates) {
              : EXIT_NOTHING;
 }
 
-static unsigned allowed_cpus(void) {
+/* A rank that has CPUs of its own would find its share alone, of which others would be taken again: all that the process's set of
+   CPUs allows are asked for. Their memory is all nodes' then. */
+static void widen(struct probe *probe, unsigned ranks) {
   cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) ? 1 : (unsigned)CPU_COUNT(&set);
+  if (ranks > 1) {
+    memset(&set, 0xff, sizeof set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+    probe->node = -1;
+  }
+  probe->threads = sched_getaffinity(0, sizeof set, &set) ? 1 : (unsigned)CPU_COUNT(&set);
 }
 
 /* Ranks with GPUs of their own measure at the same time; host memory they share, so one after another. */
@@ -116,16 +124,17 @@ static void measure_host(struct probe *probe, const struct rates_key *key, uint6
 }
 
 static bool measure(struct probe *probe, struct probe_gpu *gpu, const struct rates_key *key,
-                    uint64_t until_ns) {
+                    unsigned ranks, uint64_t until_ns) {
   char why[300];
   if (!probe_gpu_measure(gpu, probe, why, sizeof why)) {
     fprintf(stderr, "offload-probe: %s\n", why);
     return false;
   }
-  measure_host(probe, key, until_ns);
   const double distance = probe_distance(probe->root, probe->node);
   if (distance > 0)
     probe->rates.numa_distance = distance;
+  widen(probe, ranks);
+  measure_host(probe, key, until_ns);
   probe_drives(probe);
   probe->rates.source = RATES_MEASURED;
   return true;
@@ -147,10 +156,8 @@ int main(int count, char **words) {
   char why[4400], path[RATES_PATH_BYTES];
   struct rates_key key;
   int version = 0;
-  struct probe probe = {.root = root ? root : "",
-                        .threads = options.threads ? options.threads : allowed_cpus(),
-                        .drives = options.nvme,
-                        .verbose = options.verbose};
+  struct probe probe = {
+      .root = root ? root : "", .drives = options.nvme, .verbose = options.verbose};
   char bus[sizeof key.gpu];
   struct probe_gpu *gpu = probe_gpu_open(options.gpu, bus, &version, why, sizeof why);
   if (!gpu) {
@@ -171,7 +178,7 @@ int main(int count, char **words) {
   if (keep && !options.again && rates_cached(&key, &probe.rates, path))
     return print(&key, &probe.rates); /* who had the lock before has measured */
   probe.node = probe_node_of(probe.root, bus);
-  if (!measure(&probe, gpu, &key, until))
+  if (!measure(&probe, gpu, &key, options.ranks, until))
     return EXIT_NOTHING;
   if (keep && !rates_cache_store(&key, &probe.rates, why, sizeof why))
     fprintf(stderr, "offload-probe: %s\n", why);
