@@ -8,10 +8,10 @@
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
-#include "report_rates.h"
 #include "report_line.h"
 #include "report_memory.h"
 #include "report_policy.h"
+#include "report_rates.h"
 #include "report_switch.h"
 #include "version.h"
 #include <errno.h>

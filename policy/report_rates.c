@@ -52,7 +52,7 @@ void report_rates_json(struct json *json) {
     return;
   }
   json_begin(json, "rates", '{');
-  json_number(json, "device", (uint64_t)device);
+  json_number(json, "ordinal", (uint64_t)device);
   json_string(json, "source", rates_source_name(rates.source));
   json_string(json, "path", *path ? path : NULL);
   json_string(json, "why", *why ? why : NULL);

@@ -113,7 +113,8 @@ static char **environment_of(void) {
 static bool understand(struct measuring *m, struct rates *rates) {
   char *begin = strstr(m->run.output, "# what this machine does");
   if (m->run.error) {
-    (void)snprintf(m->why, sizeof m->why, "%s can't be run: %s", m->path, strerror(m->run.error));
+    (void)snprintf(m->why, sizeof m->why, "%.200s can't be run: %s", m->path,
+                   strerror(m->run.error));
     return false;
   }
   if (!WIFEXITED(m->run.status) || WEXITSTATUS(m->run.status) || !begin) {

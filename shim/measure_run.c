@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -141,7 +142,7 @@ void run_program(struct run_program *run) {
   if (guard < 0)
     run->error = errno;
   else
-    while (waitpid(guard, NULL, __WCLONE) < 0 && errno == EINTR)
+    while (waitpid(guard, NULL, (int)__WCLONE) < 0 && errno == EINTR)
       ;
   munmap(stacks, bytes);
 }
