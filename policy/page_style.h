@@ -1,6 +1,6 @@
 /* The style of the HTML page, one string: included by page_html.c alone. Colours are told apart with any kind of sight, also in grey. */
 ":root{color-scheme:light "
-    "dark;--paper:#fbfbfa;--card:#fff;--ink:#1d2329;--soft:#5c6670;--line:#dfe3e6;--accent:#0b6e8f;"
+"dark;--paper:#fbfbfa;--card:#fff;--ink:#1d2329;--soft:#5c6670;--line:#dfe3e6;--accent:#0b6e8f;"
     "--compute:#8fa3b5;--exposed:#d9541e;--hidden:#3f9c8c;--device:#4a6fb5;--host:#2f8f7f;--drives:"
     "#9a6bb3;"
     "--down:#b3762b;--up:#4a6fb5}\n"
