@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "rates_cache.h"
 #include "../nvme/clock.h"
+#include "report_file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -144,7 +145,7 @@ bool rates_cached_newest(const char *root, struct rates *rates, char path[RATES_
     struct stat status;
     if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || strchr(entry->d_name, '.') ||
         snprintf(one, sizeof one, "%s/%s", directory, entry->d_name) >= (int)sizeof one ||
-        stat(one, &status))
+        !file_look(AT_FDCWD, one, 0, &status))
       continue;
     const struct timespec *when = &status.st_mtim;
     if (found && (when->tv_sec < newest.tv_sec ||
