@@ -8,6 +8,7 @@
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
+#include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
 #include "report_policy.h"
@@ -39,6 +40,7 @@ static struct {
 void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
+  report_free_forget();
   report_switch_forget();
   report_rates_forget();
   report_policy_forget();
@@ -479,6 +481,7 @@ static int write_json(int fd, const void *context) {
   write_functions(json);
   report_drives_json(json);
   report_rates_json(json);
+  report_free_json(json, writing->config);
   report_switch_json(json, writing->config);
   report_policy_json(json);
   report_steps_json(json);
