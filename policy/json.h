@@ -10,9 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* libjansson, which the program `offload` links, has a function of this name. */
-#define json_string offload_json_string
-
 struct json {
   int fd;
   int error; /* errno of the first failed write, 0 */
