@@ -3,6 +3,8 @@ POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c pol
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
+# The ranks of a node.
+POLICY_SRC += policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -11,8 +13,10 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 	$(CC) $(CFLAGS_ALL) $(HARDEN_CFLAGS) -c $< -o $@
 
 # The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
-OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c
-OFFLOAD_LIBS :=
+OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c policy/top_screen.c $(wildcard policy/page*.c)
+# jansson reads reports.
+OFFLOAD_LIBS := -l:libjansson.a
+$(B)/policy/offload_check_driver.o: CFLAGS_ALL += $(CUDA_INC)
 .SECONDEXPANSION:
 $(B)/policy/offload.a: $(POLICY_OBJS) $$(NVME_OBJS)
 	@rm -f $@
@@ -22,16 +26,16 @@ $(B)/offload: $(OFFLOAD_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 ALL += $(B)/offload
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates
+POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
-$(B)/test/policy_cost: tests/unit/policy_cost.c tests/lib/tap.h $(POLICY_OBJS)
+$(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
-UNIT_TESTS += $(B)/test/policy_cost
+UNIT_TESTS += $(B)/test/policy_cost $(B)/test/policy_advice
 
 # What the program alone has, tested without it.
 SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o

@@ -4,7 +4,6 @@
    and lists, prints nothing. */
 #include "config.h"
 #include "../adam/adam.h"
-#include "cpus.h"
 #include "nearest.h"
 #include "size.h"
 #include <signal.h>
@@ -422,8 +421,9 @@ static void load(struct config *config, char **environment, bool strict) {
     set_##kind(&config->field, initial);
 #include "variables.def"
 #undef VARIABLE
-  config->local_ranks = cpus_local_ranks(environment);
-  config->local_rank = cpus_local_rank(environment);
+  config->ranks = ranks_read(environment);
+  config->local_ranks = config->ranks.local_ranks ? config->ranks.local_ranks : 1;
+  config->local_rank = config->ranks.local_rank;
   uint64_t seen = 0;
   for (; environment && *environment; environment++) {
     const char *entry = *environment, *equals = strchr(entry, '=');

@@ -4,6 +4,7 @@
 #ifndef OFFLOAD_CONFIG_H
 #define OFFLOAD_CONFIG_H
 #include "../nvme/endurance.h"
+#include "ranks.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +32,7 @@ struct config {
   const char *callers; /* as given; config_caller_allowed reads it */
   bool overflow;
   unsigned threads;
+  struct ranks ranks;   /* as the launcher said */
   unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
   int local_rank;       /* of these, from 0; -1: not known */
   unsigned test_worker_lag_us;
@@ -42,6 +44,8 @@ struct config {
   const char *report, *metrics, *trace, *rates; /* paths, or NULL */
   const char *sysroot;                          /* in front of /proc and /sys, or NULL */
   int switch_signal;                            /* number; 0: none */
+  const char *test_ways;                        /* as given, or NULL */
+  unsigned test_choose_from;
   unsigned test_record_ms;
   const char *nvme; /* absolute directories separated by ':', or NULL */
   struct config_size nvme_limit, nvme_staging;

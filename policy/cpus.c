@@ -8,44 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LEFT_TO_THE_PROGRAM = 2, CPUS_MOST = 65536, RANKS_MOST = 4096 };
-
-unsigned cpus_local_ranks(char **environment) {
-  /* Slurm writes "4" or "4(x2)". Its variable of the allocation is no use: a script has it, too. */
-  static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                      "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE",
-                                      "MV2_COMM_WORLD_LOCAL_SIZE"};
-  unsigned ranks = 1;
-  for (; environment && *environment; environment++)
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-      const size_t bytes = strlen(names[i]);
-      if (strncmp(*environment, names[i], bytes) != 0 || (*environment)[bytes] != '=')
-        continue;
-      const uint64_t said = number_of(*environment + bytes + 1);
-      if (said > ranks && said <= RANKS_MOST)
-        ranks = (unsigned)said;
-    }
-  return ranks;
-}
-
-int cpus_local_rank(char **environment) {
-  static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                      "SLURM_LOCALID", "MV2_COMM_WORLD_LOCAL_RANK"};
-  enum { NAMES = sizeof names / sizeof *names };
-  int rank = -1;
-  size_t best = NAMES; /* torchrun's own count, also where Slurm started it */
-  for (; environment && *environment; environment++)
-    for (size_t i = 0; i < best; i++) {
-      const size_t bytes = strlen(names[i]);
-      const char *value = *environment + bytes + 1;
-      if (strncmp(*environment, names[i], bytes) != 0 || (*environment)[bytes] != '=' ||
-          *value < '0' || *value > '9' || number_of(value) >= RANKS_MOST)
-        continue;
-      rank = (int)number_of(value);
-      best = i;
-    }
-  return rank;
-}
+enum { LEFT_TO_THE_PROGRAM = 2, CPUS_MOST = 65536 };
 
 unsigned cpus_threads_of(unsigned allowed, unsigned present, unsigned quota, unsigned local_ranks) {
   const unsigned ranks = local_ranks ? local_ranks : 1;

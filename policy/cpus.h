@@ -4,12 +4,6 @@
 #ifndef OFFLOAD_CPUS_H
 #define OFFLOAD_CPUS_H
 
-/* Ranks of this job on this node, as its launcher said in the environment: the largest of torchrun's,
-   Open MPI's, MPICH's, Slurm's step's and MVAPICH's number; 1 when none did. */
-unsigned cpus_local_ranks(char **environment);
-/* This process's number among them, from 0, by the first of the same launchers that says it; -1: none does. */
-int cpus_local_rank(char **environment);
-
 /* For the calling thread, now. Ranks share where each may use the CPUs of all; where the launcher gave
    each its own (so few that they fit beside each other) they are not parted again. A quota is the
    whole group's. `root` is prefixed to /proc and /sys (NULL: the real ones). */

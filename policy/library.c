@@ -64,6 +64,23 @@ static bool exports(const unsigned char *file, size_t file_bytes, const char *na
   return false;
 }
 
+bool library_exports(const char *path, const char *name) {
+  struct stat status;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  bool exported = false;
+  if (fd < 0)
+    return false;
+  if (!fstat(fd, &status) && S_ISREG(status.st_mode) && status.st_size > 0) {
+    const size_t bytes = (size_t)status.st_size;
+    void *file = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    exported = file != MAP_FAILED && exports(file, bytes, name);
+    if (file != MAP_FAILED)
+      munmap(file, bytes);
+  }
+  close(fd);
+  return exported;
+}
+
 /* "" when the file is a whole liboffload.so, otherwise what is wrong with it. */
 static const char *wrong_with(const char *path) {
   struct stat status;
@@ -76,14 +93,8 @@ static const char *wrong_with(const char *path) {
     wrong = "is not a file";
   else if (fnmatch("liboffload*.so", slash ? slash + 1 : path, 0) != 0)
     wrong = "is not called liboffload*.so";
-  else {
-    const size_t bytes = (size_t)status.st_size;
-    void *file = bytes ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (file == MAP_FAILED || !exports(file, bytes, "cuInit"))
-      wrong = "is not liboffload.so, or is broken: it exports no cuInit";
-    if (file != MAP_FAILED)
-      munmap(file, bytes);
-  }
+  else if (!library_exports(path, "cuInit"))
+    wrong = "is not liboffload.so, or is broken: it exports no cuInit";
   close(fd);
   return wrong;
 }

@@ -1,10 +1,11 @@
 /* The ranks of a node, whatever started them: a file of the user's in shared memory with a slot for each process that steps. A slot
-   belongs to whoever holds the lock on its bytes, which the kernel lets go of when that process ends, however it ends; so a dead rank's
-   claims are nobody's, and the next that looks takes them off. Claims of host memory, staging, threads and drives are made
+   belongs to whoever holds the lock on its byte, which the kernel lets go of when that process ends, however it ends; so a dead rank's
+   claims are nobody's, and the next that looks doesn't count them. Claims of host memory, staging, threads and drives are made
    here before anything is pinned; what a rank shows of itself (`offload top`, rank 0's report) is beside them.
 
-   The file: XDG_RUNTIME_DIR/liboffload/node, else /dev/shm/liboffload-UID/node, else TMPDIR (/tmp)/liboffload-UID/node; directories
-   0700 and our own, or not used. Without any of them ranks know of each other only what their launcher said (ranks.h). */
+   The file: /dev/shm/liboffload-UID/node, which all of a user's processes see, else XDG_RUNTIME_DIR/liboffload/node, else
+   TMPDIR (/tmp)/liboffload-UID/node; directories 0700 and our own, or not used. Without any of them ranks know of each other only
+   what their launcher said (ranks.h). It is never removed: it holds no more than locks and figures of the living. */
 #ifndef OFFLOAD_REGISTRY_H
 #define OFFLOAD_REGISTRY_H
 #include <stdbool.h>
@@ -17,11 +18,17 @@ enum { REGISTRY_SLOTS = 256, REGISTRY_TEXT = 128 };
 struct registry_claim {
   uint64_t host_bytes; /* pinned for state, or about to be */
   uint64_t
-      pinned_bytes; /* of these, already taken from the machine: MemAvailable and the groups show them */
+      pinned_bytes; /* of all it claims, already taken from the machine: MemAvailable and the groups show them */
   uint64_t staging_bytes; /* pinned beside it: rings, drives' staging */
   uint64_t drive_bytes;
   uint32_t threads;
   uint32_t reserved;
+};
+
+/* Host memory that a rank found its node, and the control group that bounds it, to have for all ranks together: room, and what live
+   ranks had pinned. 0: not known. */
+struct registry_room {
+  uint64_t machine_bytes, group_bytes;
 };
 
 /* What it shows of itself; written once a step at most. */
@@ -47,23 +54,58 @@ struct registry_entry {
   char gpu[64]; /* PCI bus id */
   char program[64];
   uint64_t memory_group; /* of the control group that bounds memory: device and inode; 0: none */
+  struct registry_room room;
   struct registry_claim claim;
   struct registry_state state;
 };
 
-/* Takes a slot. Idempotent; false with a sentence when there is no registry to be had. Not before the first recognised launch; never
-   in a forked child of one that has it (registry_forked). */
+/* In front of /dev/shm, which is then the only place that is tried; NULL: none. Before anything else. */
+void registry_root(const char *root);
+
+/* Takes a slot. Idempotent; false with a sentence when there is no registry to be had. Not before the first recognised launch, or
+   the first host memory for state; never in a forked child of one that has it (registry_forked). */
 bool registry_join(const struct registry_entry *, char *problem, size_t problem_bytes);
+bool registry_joined(void);
 /* In the child: lets go without touching the parent's slot. */
 void registry_forked(void);
 void registry_leave(void);
 
-/* Sets what this rank claims, if what all live ranks claim then stays within `node_bytes` (host_bytes + staging_bytes of those whose
-   memory_group is the same or whose limit is the machine's); else leaves it and says what is left. Atomic among ranks; waits for
-   others only as long as they need for the same. */
-bool registry_claim(const struct registry_claim *, uint64_t node_bytes, uint64_t *left_bytes);
+enum registry_outcome {
+  REGISTRY_CLAIMED,
+  REGISTRY_FULL, /* the claim stays what it was */
+  REGISTRY_NONE  /* there is no registry, or whoever works on it doesn't answer (is stopped) */
+};
+
+/* Most that all claims of host memory and staging may be together: those of all live ranks; those of the ones whose memory_group is
+   this rank's (where it has one). UINT64_MAX: no bound. */
+struct registry_bounds {
+  uint64_t machine_bytes, group_bytes;
+};
+
+/* Sets what this rank claims, if what all live ranks claim then stays within the bounds, or if it claims no more than before; else
+   says by how much more it could. Atomic among ranks; waits for others only as long as they need for the same, and for a stopped
+   one not longer than 0.2 s. */
+enum registry_outcome registry_claim(const struct registry_claim *, const struct registry_bounds *,
+                                     uint64_t *left_bytes);
+/* What of its claim is taken from the machine by now. */
+void registry_pinned(uint64_t bytes);
+/* The room that it measured, for the others. */
+void registry_found(const struct registry_room *);
 void registry_show(const struct registry_state *);
 
-/* Copies what live ranks have; returns how many. For anyone: `offload top` opens it without a slot. */
+/* What live ranks have together, this one included; of its memory_group alone where it says group. */
+struct registry_sums {
+  unsigned live; /* 0: there is no registry */
+  uint64_t machine_claimed, machine_pinned, group_claimed, group_pinned; /* host and staging */
+  uint64_t machine_room, group_room; /* the least that any but this one found; 0: none told */
+  uint64_t own_claimed;
+  uint32_t threads;
+};
+void registry_sum(struct registry_sums *);
+
+/* Copies what live ranks have, this process's first if it has a slot; returns how many. For anyone: `offload top` opens it without
+   a slot. */
 size_t registry_list(struct registry_entry *entries, size_t most);
+/* Changes whenever a rank joins, leaves, or is found dead by another: cheap to ask (one load). */
+uint32_t registry_changes(void);
 #endif

@@ -1,7 +1,6 @@
 /* Threads of the CPU step: affinity, quotas of control groups from recorded trees (tests/data/<tree>),
-   ranks of the node. */
+   shares of the node's ranks. */
 #define _GNU_SOURCE
-#include "policy/config.h"
 #include "policy/cpus.h"
 #include "tests/lib/tap.h"
 #include <errno.h>
@@ -35,25 +34,6 @@ static void test_rule(void) {
     if (!tap_ok(threads == cases[i].threads, "%s", cases[i].sentence))
       printf("# %u instead of %u\n", threads, cases[i].threads);
   }
-}
-
-static void test_ranks(void) {
-  char *none[] = {"WORLD_SIZE=16", "XLOCAL_WORLD_SIZE=3", "SLURM_TASKS_PER_NODE=9", NULL};
-  char *torchrun[] = {"LOCAL_WORLD_SIZE=8", "SLURM_STEP_TASKS_PER_NODE=1(x4)", NULL};
-  char *slurm[] = {"SLURM_STEP_TASKS_PER_NODE=4(x2)", NULL};
-  char *mpi[] = {"OMPI_COMM_WORLD_LOCAL_SIZE=2", NULL};
-  char *mpich[] = {"MPI_LOCALNRANKS=3", NULL};
-  char *wrong[] = {"LOCAL_WORLD_SIZE=many", "MPI_LOCALNRANKS=0",
-                   "OMPI_COMM_WORLD_LOCAL_SIZE=99999999", NULL};
-  tap_ok(cpus_local_ranks(torchrun) == 8, "torchrun's ranks count, though Slurm started one task");
-  tap_ok(cpus_local_ranks(slurm) == 4 && cpus_local_ranks(mpi) == 2 && cpus_local_ranks(mpich) == 3,
-         "Slurm's step, Open MPI and MPICH say how many ranks a node has");
-  tap_ok(cpus_local_ranks(none) == 1 && cpus_local_ranks(wrong) == 1 && cpus_local_ranks(NULL) == 1,
-         "without a launcher, or with numbers that can't be, there is one rank");
-  struct config config;
-  config_load(&config, torchrun);
-  tap_ok(config.local_ranks == 8, "the configuration keeps the ranks that the launcher named");
-  config_free(&config);
 }
 
 /* Of this thread, as the tree lets it be: no tree names fewer CPUs than one. */
@@ -97,7 +77,6 @@ int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set) {
 
 int main(void) {
   test_rule();
-  test_ranks();
   static const unsigned counts[] = {1, 5, 48, 3000};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     pretended = counts[i];

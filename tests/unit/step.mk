@@ -1,6 +1,6 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
-  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o
+  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(B)/policy/ranks.o
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_step_drive)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
@@ -27,10 +27,10 @@ STEP_PTX := $(addprefix $(STEP_E2E)/,3336_double-adamw.ptx 25544_float-adam.ptx 
   power-adamw.ptx old-adam.ptx)
 STEP_NVCC := $(NVCC) -std=c++17 -ptx -arch=compute_80
 
-STEP_PROGRAMS := $(addprefix $(STEP_E2E)/,step_program ahead_program)
+STEP_PROGRAMS := $(addprefix $(STEP_E2E)/,step_program ahead_program policy_program)
 $(STEP_PROGRAMS): $(STEP_E2E)/%: tests/e2e/%.c tests/e2e/adam_numbers.h tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread -ldl
 
 $(STEP_E2E)/slot-%.ptx: VARIANT := -DVARIANT_SLOT
 $(STEP_E2E)/sly-%.ptx: VARIANT := -DVARIANT_SLY_STEP=10

@@ -1,0 +1,16 @@
+/* This process as one of its node's ranks: when it is registered, with how many others it shares, what it shows of itself. Called by
+   the shim under the enqueue lock; ranks_sharers (ranks.h) from any thread. */
+#ifndef OFFLOAD_NODE_H
+#define OFFLOAD_NODE_H
+#include "config.h"
+#include "registry.h"
+
+/* Takes a slot, at the first recognised launch or the first host memory for state; does nothing later. Without a registry, which is
+   said once, it is as alone as its launcher says. */
+void node_join(const struct config *);
+bool node_asked(void); /* whether it was called */
+
+/* In a forked child, and at the end. */
+void node_forked(void);
+void node_leave(void);
+#endif

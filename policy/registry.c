@@ -1,0 +1,418 @@
+/* See registry.h. One mutex of the process's guards what is below; under it, among processes, the ledger's lock for joining and
+   claiming. Slots are written by their owner alone and read without a lock: a sequence number tells whether a copy is whole, and one
+   whose owner was stopped in the middle is taken as it is.
+
+   Record locks belong to the process: they die with it, a fork has none of them, and closing any descriptor of the file drops them
+   all. So it is opened once and kept; should the program have closed it (as daemons do), the slot is taken anew. */
+#define _GNU_SOURCE
+#include "registry.h"
+#include "registry_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WAIT_NS = 200000000, FIRST_PAUSE_NS = 20000, LONGEST_PAUSE_NS = 2000000, COPIES = 1000 };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static const char *root;
+static struct {
+  struct registry_file *_Atomic file; /* mapped; NULL: not joined */
+  int descriptor, slot;
+  dev_t device;
+  ino_t inode;
+  struct registry_entry entry; /* what the slot says */
+} own = {.descriptor = -1};
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_BOOTTIME, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void registry_root(const char *directory) {
+  root = directory;
+}
+
+/* ---- slots ---- */
+
+static uint64_t load(const uint64_t *word) {
+  return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static void write_slot(struct registry_slot *slot, const struct registry_entry *entry) {
+  union {
+    struct registry_entry entry;
+    uint64_t words[sizeof slot->words / 8];
+  } copy = {.words = {0}};
+  copy.entry = *entry;
+  const uint64_t odd = load(&slot->sequence) | 1; /* a dead owner may have left it odd */
+  __atomic_store_n(&slot->sequence, odd, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  for (size_t i = 0; i < sizeof slot->words / 8; i++)
+    __atomic_store_n(&slot->words[i], copy.words[i], __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->sequence, odd + 1, __ATOMIC_RELEASE);
+}
+
+static void end_text(char *text, size_t bytes) {
+  text[bytes - 1] = 0;
+}
+
+static void read_slot(const struct registry_slot *slot, struct registry_entry *entry) {
+  union {
+    struct registry_entry entry;
+    uint64_t words[sizeof slot->words / 8];
+  } copy;
+  for (unsigned tries = 0; tries < COPIES; tries++) {
+    const uint64_t before = __atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < sizeof slot->words / 8; i++)
+      copy.words[i] = load(&slot->words[i]);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (!(before & 1) && load(&slot->sequence) == before)
+      break;
+  }
+  *entry = copy.entry;
+  end_text(entry->gpu, sizeof entry->gpu);
+  end_text(entry->program, sizeof entry->program);
+  end_text(entry->state.way, sizeof entry->state.way);
+  end_text(entry->state.mode, sizeof entry->state.mode);
+  end_text(entry->state.note, sizeof entry->state.note);
+}
+
+/* Whether anybody else has it: asked of the kernel only where something was written. */
+static bool other_lives(const struct registry_file *file, int descriptor, int slot, int except) {
+  return slot != except && load(&file->slots[slot].words[0]) != 0 &&
+         registry_file_locked(descriptor, REGISTRY_LOCKS_AT + slot, 1);
+}
+
+static void note_change(struct registry_file *file) {
+  (void)__atomic_fetch_add(&file->header.changes, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- the file ---- */
+
+/* Bounded: whoever has it may be stopped. */
+static bool lock_ledger(int descriptor) {
+  const uint64_t begin = now_ns();
+  for (long pause = FIRST_PAUSE_NS; !registry_file_lock(descriptor, REGISTRY_LEDGER_AT, true);) {
+    if ((errno != EAGAIN && errno != EACCES) || now_ns() - begin > WAIT_NS)
+      return false;
+    nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+    pause = pause < LONGEST_PAUSE_NS ? 2 * pause : pause;
+  }
+  return true;
+}
+
+static void unlock_ledger(int descriptor) {
+  (void)registry_file_lock(descriptor, REGISTRY_LEDGER_AT, false);
+}
+
+static void say(char *problem, size_t bytes, const char *text) {
+  if (problem && bytes)
+    snprintf(problem, bytes, "%s", text);
+}
+
+static struct registry_file *map(int descriptor, int protection) {
+  void *memory = mmap(NULL, sizeof(struct registry_file), protection, MAP_SHARED, descriptor, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Of a file that is open, with the ledger's lock: what isn't of our layout and nobody has is begun anew. */
+static struct registry_file *take_file(int descriptor, char *problem, size_t bytes) {
+  if (!registry_file_good(descriptor)) {
+    if (registry_file_locked(descriptor, REGISTRY_LOCKS_AT, 0)) {
+      say(problem, bytes, "its file is in use by another release of liboffload");
+      return NULL;
+    }
+    if (!registry_file_init(descriptor)) {
+      say(problem, bytes, "its file can't be written");
+      return NULL;
+    }
+  }
+  struct registry_file *file = map(descriptor, PROT_READ | PROT_WRITE);
+  if (!file)
+    say(problem, bytes, "its file can't be mapped");
+  else
+    (void)madvise(file, sizeof *file, MADV_DONTFORK); /* a child has no business in it */
+  return file;
+}
+
+static bool take_slot(struct registry_file *file, int descriptor) {
+  for (int i = 0; i < REGISTRY_SLOTS; i++)
+    if (registry_file_lock(descriptor, REGISTRY_LOCKS_AT + i, true)) {
+      own.slot = i;
+      write_slot(&file->slots[i], &own.entry);
+      note_change(file);
+      return true;
+    }
+  return false;
+}
+
+/* Under the mutex; own.entry is what the slot shall say. */
+static bool join(char *problem, size_t bytes) {
+  struct stat at;
+  char why[640] = "";
+  int descriptor = registry_file_open(root, true, why, sizeof why);
+  if (descriptor < 0) {
+    say(problem, bytes, why);
+    return false;
+  }
+  /* Away from the numbers that programs close and reuse; before any lock, since closing drops them. */
+  enum { OUT_OF_THE_WAY = 512 };
+  const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
+  if (high >= 0) {
+    close(descriptor);
+    descriptor = high;
+  }
+  if (!lock_ledger(descriptor)) {
+    say(problem, bytes, "another process keeps its file locked");
+    close(descriptor);
+    return false;
+  }
+  struct registry_file *file = take_file(descriptor, problem, bytes);
+  const bool taken = file && !fstat(descriptor, &at) && take_slot(file, descriptor);
+  unlock_ledger(descriptor);
+  if (file && !taken) {
+    say(problem, bytes, "all its slots are taken");
+    (void)munmap(file, sizeof *file);
+  }
+  if (!taken) {
+    close(descriptor);
+    return false;
+  }
+  own.descriptor = descriptor;
+  own.device = at.st_dev;
+  own.inode = at.st_ino;
+  __atomic_store_n(&own.file, file, __ATOMIC_RELEASE);
+  return true;
+}
+
+/* Under the mutex. The descriptor is still the file's, and the file still what others find: a program may close what it doesn't
+   know, an administrator may clear /dev/shm. Else joins anew. */
+static bool still_joined(void) {
+  struct stat at;
+  if (!own.file)
+    return false;
+  const bool ours =
+      !fstat(own.descriptor, &at) && at.st_dev == own.device && at.st_ino == own.inode;
+  if (ours && at.st_nlink)
+    return true;
+  if (ours)
+    close(own.descriptor);
+  own.file = NULL; /* stays mapped, like all that was: registry_changes may be reading it */
+  own.descriptor = -1;
+  return join(NULL, 0);
+}
+
+/* ---- in and out ---- */
+
+bool registry_join(const struct registry_entry *entry, char *problem, size_t problem_bytes) {
+  pthread_mutex_lock(&mutex);
+  bool joined = own.file;
+  if (!joined) {
+    own.entry = *entry;
+    own.entry.pid = (int32_t)getpid();
+    own.entry.started_ns = own.entry.updated_ns = now_ns();
+    joined = join(problem, problem_bytes);
+  }
+  pthread_mutex_unlock(&mutex);
+  return joined;
+}
+
+bool registry_joined(void) {
+  return __atomic_load_n(&own.file, __ATOMIC_RELAXED);
+}
+
+void registry_forked(void) {
+  if (own.file)
+    close(own.descriptor); /* the locks are the parent's, and stay */
+  own.file = NULL;
+  own.descriptor = -1;
+  mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+void registry_leave(void) {
+  pthread_mutex_lock(&mutex);
+  struct registry_file *file = own.file;
+  if (file) {
+    struct stat at;
+    write_slot(&file->slots[own.slot], &(struct registry_entry){0});
+    note_change(file);
+    own.file = NULL;
+    if (!fstat(own.descriptor, &at) && at.st_dev == own.device && at.st_ino == own.inode)
+      close(own.descriptor);
+    own.descriptor = -1;
+  }
+  pthread_mutex_unlock(&mutex);
+}
+
+/* ---- claims ---- */
+
+static uint64_t memory_of(const struct registry_claim *claim) {
+  return claim->host_bytes + claim->staging_bytes;
+}
+
+static void publish(void) {
+  own.entry.updated_ns = now_ns();
+  write_slot(&own.file->slots[own.slot], &own.entry);
+}
+
+static void least(uint64_t *of, uint64_t bytes) {
+  if (bytes && (!*of || bytes < *of))
+    *of = bytes;
+}
+
+static void add(struct registry_sums *sums, const struct registry_entry *entry) {
+  const bool group = own.entry.memory_group && entry->memory_group == own.entry.memory_group;
+  sums->live++;
+  sums->threads += entry->claim.threads;
+  sums->machine_claimed += memory_of(&entry->claim);
+  sums->machine_pinned += entry->claim.pinned_bytes;
+  sums->group_claimed += group ? memory_of(&entry->claim) : 0;
+  sums->group_pinned += group ? entry->claim.pinned_bytes : 0;
+}
+
+/* Of all live ranks. `tidy`: with the ledger's lock; what a dead one left is taken away, since nobody else can be taking its slot. */
+static void sum(struct registry_sums *sums, bool tidy) {
+  *sums = (struct registry_sums){.own_claimed = memory_of(&own.entry.claim)};
+  add(sums, &own.entry);
+  for (int i = 0; i < REGISTRY_SLOTS; i++) {
+    struct registry_entry entry;
+    if (i == own.slot || !load(&own.file->slots[i].words[0]))
+      continue;
+    if (!other_lives(own.file, own.descriptor, i, own.slot)) {
+      if (tidy) {
+        write_slot(&own.file->slots[i], &(struct registry_entry){0});
+        note_change(own.file);
+      }
+      continue;
+    }
+    read_slot(&own.file->slots[i], &entry);
+    add(sums, &entry);
+    least(&sums->machine_room, entry.room.machine_bytes);
+    if (own.entry.memory_group && entry.memory_group == own.entry.memory_group)
+      least(&sums->group_room, entry.room.group_bytes);
+  }
+}
+
+void registry_sum(struct registry_sums *sums) {
+  pthread_mutex_lock(&mutex);
+  *sums = (struct registry_sums){0};
+  if (still_joined()) {
+    const bool tidy = registry_file_lock(own.descriptor, REGISTRY_LEDGER_AT, true);
+    sum(sums, tidy);
+    if (tidy)
+      unlock_ledger(own.descriptor);
+  }
+  pthread_mutex_unlock(&mutex);
+}
+
+static uint64_t less(uint64_t bytes, uint64_t taken) {
+  return bytes > taken ? bytes - taken : 0;
+}
+
+enum registry_outcome registry_claim(const struct registry_claim *claim,
+                                     const struct registry_bounds *bounds, uint64_t *left_bytes) {
+  enum registry_outcome outcome = REGISTRY_NONE;
+  *left_bytes = 0;
+  pthread_mutex_lock(&mutex);
+  if (still_joined()) {
+    const uint64_t wanted = memory_of(claim), had = memory_of(&own.entry.claim);
+    if (wanted <= had) {
+      own.entry.claim = *claim;
+      publish();
+      outcome = REGISTRY_CLAIMED;
+    } else if (lock_ledger(own.descriptor)) {
+      struct registry_sums sums;
+      sum(&sums, true);
+      const uint64_t of_machine = less(bounds->machine_bytes, sums.machine_claimed - had),
+                     of_group = own.entry.memory_group
+                                    ? less(bounds->group_bytes, sums.group_claimed - had)
+                                    : UINT64_MAX,
+                     most = of_machine < of_group ? of_machine : of_group;
+      outcome = wanted <= most ? REGISTRY_CLAIMED : REGISTRY_FULL;
+      *left_bytes = less(most, outcome == REGISTRY_CLAIMED ? wanted : had);
+      if (outcome == REGISTRY_CLAIMED) {
+        own.entry.claim = *claim;
+        publish();
+      }
+      unlock_ledger(own.descriptor);
+    }
+  }
+  pthread_mutex_unlock(&mutex);
+  return outcome;
+}
+
+void registry_pinned(uint64_t bytes) {
+  pthread_mutex_lock(&mutex);
+  own.entry.claim.pinned_bytes = bytes;
+  if (own.file)
+    publish();
+  pthread_mutex_unlock(&mutex);
+}
+
+void registry_found(const struct registry_room *room) {
+  pthread_mutex_lock(&mutex);
+  own.entry.room = *room;
+  if (own.file)
+    publish();
+  pthread_mutex_unlock(&mutex);
+}
+
+void registry_show(const struct registry_state *state) {
+  pthread_mutex_lock(&mutex);
+  own.entry.state = *state;
+  if (own.file)
+    publish();
+  pthread_mutex_unlock(&mutex);
+}
+
+/* ---- for whoever looks ---- */
+
+static size_t list(const struct registry_file *file, int descriptor, int except,
+                   struct registry_entry *entries, size_t most, size_t count) {
+  for (int i = 0; i < REGISTRY_SLOTS && count < most; i++)
+    if (other_lives(file, descriptor, i, except)) {
+      read_slot(&file->slots[i], &entries[count]);
+      count += entries[count].pid != 0;
+    }
+  return count;
+}
+
+/* Without a slot the file may be closed again: there is no lock to lose. */
+static size_t list_from_outside(struct registry_entry *entries, size_t most) {
+  char problem[640];
+  size_t count = 0;
+  const int descriptor = registry_file_open(root, false, problem, sizeof problem);
+  if (descriptor < 0)
+    return 0;
+  struct registry_file *file = registry_file_good(descriptor) ? map(descriptor, PROT_READ) : NULL;
+  if (file) {
+    count = list(file, descriptor, -1, entries, most, 0);
+    (void)munmap(file, sizeof *file);
+  }
+  close(descriptor);
+  return count;
+}
+
+size_t registry_list(struct registry_entry *entries, size_t most) {
+  size_t count = 0;
+  pthread_mutex_lock(&mutex);
+  if (!own.file) {
+    count = list_from_outside(entries, most);
+  } else if (most && still_joined()) {
+    entries[count++] = own.entry;
+    count = list(own.file, own.descriptor, own.slot, entries, most, count);
+  }
+  pthread_mutex_unlock(&mutex);
+  return count;
+}
+
+uint32_t registry_changes(void) {
+  const struct registry_file *file = __atomic_load_n(&own.file, __ATOMIC_ACQUIRE);
+  return file ? __atomic_load_n(&file->header.changes, __ATOMIC_RELAXED) : 0;
+}
