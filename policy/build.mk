@@ -65,3 +65,11 @@ UNIT_TESTS += $(B)/test/top_screen
 .PHONY: bench
 bench: all $$(BENCHES)
 	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
+
+# Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
+MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
+$(B)/man/made: $(B)/offload $(wildcard policy/man/*)
+	$(PYTHON) policy/man/make.py $(B)/offload $(@D)
+	@touch $@
+$(MANUALS): $(B)/man/made ;
+ALL += $(MANUALS)
