@@ -1,5 +1,5 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/rates.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/trace.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
