@@ -64,3 +64,8 @@ UNIT_TESTS += $(B)/test/top_screen
 .PHONY: bench
 bench: all $$(BENCHES)
 	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
+
+## report-fixtures: write the reports that the tests of `offload report` read (tests/data/reports) from runs on the simulated GPU
+.PHONY: report-fixtures
+report-fixtures: all $(B)/charlm
+	$(PYTHON) tests/report_fixtures.py --build $(B) --out tests/data/reports
