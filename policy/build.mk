@@ -15,7 +15,8 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 
 # The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
 OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c policy/top_screen.c $(wildcard policy/page*.c)
-# jansson reads reports.
+OFFLOAD_SRC += $(wildcard policy/plan*.c)
+# jansson reads reports and models' config.json.
 OFFLOAD_LIBS := -l:libjansson.a
 $(B)/policy/offload_check_driver.o: CFLAGS_ALL += $(CUDA_INC)
 .SECONDEXPANSION:
@@ -69,3 +70,11 @@ bench: all $$(BENCHES)
 .PHONY: report-fixtures
 report-fixtures: all $(B)/charlm
 	$(PYTHON) tests/report_fixtures.py --build $(B) --out tests/data/reports
+
+# Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
+MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
+$(B)/man/made: $(B)/offload $(wildcard policy/man/*)
+	$(PYTHON) policy/man/make.py $(B)/offload $(@D)
+	@touch $@
+$(MANUALS): $(B)/man/made ;
+ALL += $(MANUALS)

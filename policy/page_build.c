@@ -529,6 +529,11 @@ static void bytes(const struct build *build) {
   page_section(build->page, "bytes", "Bytes over the link, a step");
   if (!has(build, "totals", "nothing was counted"))
     return;
+  double moved;
+  if (!of_all(build, "totals.link_bytes_down", true, &moved) || moved <= 0) {
+    page_paragraph(build->page, "None: no step moved any.");
+    return;
+  }
   struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
   chart->title = "Link, a step";
   chart->unit = UNIT_BYTES;
