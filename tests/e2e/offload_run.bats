@@ -118,7 +118,7 @@ reporting() {
   printf '%s\n' 'i=0' "for file in $BATS_TEST_TMPDIR/given.*; do" '  i=$((i + 1))' '  cp "$file" "$(printf %s "$OFFLOAD_REPORT" | sed "s/%p/$i/")"' \
     'done' 'printf %s "$OFFLOAD_REPORT" >"$1"' 'exit 5' >"$BATS_TEST_TMPDIR/reporting"
 }
-observation() { echo '{"schema":1,"pid":1,"observed":{"state_bytes":'"$1"',"move_bytes":'"$2"',"way":"'"$3"'","rates":"measured","exposed_ns":'"$4"',"step_ns":100000000},"advice":['"$5"'],"reasons":["a reason"]}'; }
+observation() { echo '{"schema":1,"version":"0","pid":1,"observed":{"state_bytes":'"$1"',"move_bytes":'"$2"',"way":"'"$3"'","rates":"measured","exposed_ns":'"$4"',"step_ns":100000000},"advice":['"$5"'],"reasons":["a reason"]}'; }
 
 @test "after run --observe the job's processes are summed up from temporary reports, which are gone then" {
   reporting "$(observation 2147483648 1073741824 cpu 20000000 '{"kind":"fused","text":"use fused=True"}')" \
