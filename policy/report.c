@@ -8,11 +8,12 @@
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
+#include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
 #include "report_observed.h"
 #include "report_policy.h"
-#include "report_free.h"
+#include "report_rates.h"
 #include "report_switch.h"
 #include "version.h"
 #include <errno.h>
@@ -43,6 +44,7 @@ void report_reset(void) {
   report_free_forget();
   report_observed_forget();
   report_switch_forget();
+  report_rates_forget();
   report_policy_forget();
   report_memory_forget();
   report_line_forget();
@@ -486,6 +488,7 @@ static int write_json(int fd, const void *context) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
+  report_rates_json(json);
   report_free_json(json, writing->config);
   report_observed_json(json);
   report_switch_json(json, writing->config);

@@ -7,6 +7,7 @@
 #include "frames.h"
 #include "holdings.h"
 #include "lock.h"
+#include "measure.h"
 #include "move.h"
 #include "pressure.h"
 #include "process.h"
@@ -190,6 +191,7 @@ CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier) 
   *pointer = range->base;
   report_add(ranges, 1);
   report_add(range_bytes, bytes);
+  measure_begin(device);
   pressure_count(range->device, (int64_t)range->mapped_bytes);
   if (tier == PIECE_HOST) {
     report_add(provisional_bytes, range->mapped_bytes);
