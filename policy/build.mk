@@ -26,10 +26,10 @@ $(B)/offload: $(OFFLOAD_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 ALL += $(B)/offload
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry
+POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
+	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
 $(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)

@@ -165,7 +165,10 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
 
 /* ---- what steps took ---- */
 
+/* The one way; COST_WAYS for several. Launches of which nothing was ours went none. */
 static enum cost_way way_of(unsigned took) {
+  if (took & ((1u << COST_STAY) - 1))
+    took &= ~(1u << COST_STAY);
   for (enum cost_way way = COST_CPU; way < COST_WAYS; way++)
     if (took == 1u << way)
       return way;
