@@ -29,7 +29,7 @@ B := build/san-$(subst $(comma),-,$(SAN))
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
 endif
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -I. -I$(B)/gen $(SANFLAGS)
-INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload $(B)/offload-probe
 # It is compiled and linked with these; tests/check/symbols reads the results.
 HARDEN_CFLAGS := -fstack-protector-strong
 HARDEN := -Wl,-z,relro,-z,now,-z,noexecstack $(HARDEN_CFLAGS)
@@ -60,7 +60,7 @@ PREFIX ?= /usr/local
 .PHONY: install
 install: $(INSTALLED)
 	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include'
-	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so '$(DESTDIR)$(PREFIX)/lib'
+	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload-probe '$(DESTDIR)$(PREFIX)/lib'
 	install -m 755 $(B)/offload '$(DESTDIR)$(PREFIX)/bin'
 	install -m 644 policy/offload.h '$(DESTDIR)$(PREFIX)/include'
 	@case '$(PREFIX)' in \

@@ -98,6 +98,26 @@ void page_cell(struct page *page, const char *text) {
   block->cells[block->count++] = text;
 }
 
+void page_drop_empty(struct page *page) {
+  struct page_block *block = page_last(page);
+  for (size_t c = block->columns; c-- > 1;) {
+    bool empty = true;
+    for (size_t i = block->columns + c; i < block->count; i += block->columns)
+      empty = empty && !*block->cells[i];
+    if (!empty)
+      continue;
+    size_t kept = 0;
+    for (size_t i = 0; i < block->count; i++)
+      if (i % block->columns != c)
+        block->cells[kept++] = block->cells[i];
+    block->count = kept;
+    block->columns--;
+    /* Bits above the column move down by one. */
+    const unsigned below = (1u << c) - 1;
+    block->right = (block->right & below) | (block->right >> 1 & ~below);
+  }
+}
+
 struct chart *page_chart_new(struct page *page, enum chart_kind kind, size_t points) {
   struct chart *chart = page_keep(page, sizeof *chart);
   double *x = page_keep(page, (points + 1) * sizeof *x);

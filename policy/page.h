@@ -42,7 +42,7 @@ enum block_kind { BLOCK_TEXT, BLOCK_LIST, BLOCK_TILES, BLOCK_TABLE, BLOCK_CHART 
 struct page_block {
   enum block_kind kind;
   const char *text; /* BLOCK_TEXT; of a table its caption, or NULL */
-  bool aside;       /* of use to few: folded in HTML, not in the text */
+  bool aside;       /* of use to few: folded in HTML, left out of the text */
   /* BLOCK_LIST: cells, one column. BLOCK_TILES: what, how much, in turn; of the HTML alone. BLOCK_TABLE: rows of `columns` cells, the first row heads. */
   size_t columns, count, room; /* count: of cells */
   const char **cells;
@@ -74,6 +74,8 @@ void page_tiles(struct page *);
 /* `heads`: that many cells, the first row. */
 void page_table(struct page *, const char *caption, size_t columns, unsigned right);
 void page_cell(struct page *, const char *text);
+/* Takes out columns of the last table that hold nothing below their heads. */
+void page_drop_empty(struct page *);
 /* With room for so many points, all values not known. */
 struct chart *page_chart_new(struct page *, enum chart_kind, size_t points);
 struct page_block *page_last(struct page *);

@@ -16,11 +16,14 @@ struct build {
   size_t count;
 };
 
+enum zero { ALWAYS, NONZERO };
 static const struct figure {
   const char *group, *key, *label, *expression;
   enum page_unit unit;
+  enum zero shown;
 } figures[] = {
-#define FIGURE(group, key, label, unit, expression) {#group, #key, label, expression, UNIT_##unit},
+#define FIGURE(group, key, label, unit, shown, expression)                                         \
+  {#group, #key, label, expression, UNIT_##unit, shown},
 #include "figures.def"
 #undef FIGURE
 };
@@ -78,7 +81,7 @@ static void figure_table(const struct build *build, const char *group, const cha
       continue;
     for (size_t i = 0; i < build->count; i++) {
       known[i] = view_figure(build->reports[i].root, figures[f].expression, &value[i]);
-      any |= known[i];
+      any |= known[i] && (figures[f].shown == ALWAYS || value[i] > 0);
     }
     if (!any)
       continue;
@@ -139,10 +142,11 @@ static const char *in_short(const struct build *build, size_t report) {
   view_number(root, "totals.moved_bytes_peak", &moved);
   view_number(root, "totals.drive_bytes_peak", &drives);
   view_number(root, "totals.steps", &steps);
-  const char *where = drives > 0
-                          ? page_print(page, "%s in host memory and %s on drives",
-                                       words_bytes(moved, text[0]), words_bytes(drives, text[1]))
-                          : page_print(page, "%s in host memory", words_bytes(moved, text[0]));
+  const char *where =
+      drives > 0 ? page_print(page, "%s of optimizer state was in host memory and %s on drives",
+                              words_bytes(moved, text[0]), words_bytes(drives, text[1]))
+                 : page_print(page, "%s of optimizer state was in host memory",
+                              words_bytes(moved, text[0]));
   const char *cost = "";
   if (view_number(root, "steps.median_step_ns", &step) && step > 0 &&
       view_number(root, "steps.median_exposed_ns", &exposed))
@@ -152,8 +156,8 @@ static const char *in_short(const struct build *build, size_t report) {
   if (moved <= 0 && drives <= 0)
     return page_print(page, "%sno optimizer state was moved in %s steps.%s", whose(build, report),
                       words_count((uint64_t)steps, text[0]), cost);
-  return page_print(page, "%s%s of optimizer state lay at most; %s steps.%s", whose(build, report),
-                    where, words_count((uint64_t)steps, text[2]), cost);
+  return page_print(page, "%s%s at most; %s steps.%s", whose(build, report), where,
+                    words_count((uint64_t)steps, text[2]), cost);
 }
 
 /* The largest of the reports', or their sum. */
@@ -179,7 +183,8 @@ static void tiles(const struct build *build) {
   } shown[] = {
       {"state in host memory", "state in host memory, all ranks", "totals.moved_bytes", UNIT_BYTES,
        true},
-      {"state on drives", "state on drives, all ranks", "totals.drive_bytes", UNIT_BYTES, true},
+      {"state on drives", "state on drives, all ranks", "totals.drive_bytes_peak", UNIT_BYTES,
+       true},
       {"the median step", "the longest median step", "steps.median_step_ns", UNIT_NS, false},
       {"added by offload", "added by offload, at most", "steps.median_exposed_ns", UNIT_NS, false},
       {"foretold to be added", "foretold to be added, at most", "steps.median_foretold_ns", UNIT_NS,
@@ -192,6 +197,56 @@ static void tiles(const struct build *build) {
       continue;
     page_cell(build->page, build->count == 1 ? shown[i].one : shown[i].several);
     page_cell(build->page, page_value(build->page, shown[i].unit, true, value));
+  }
+}
+
+static void series(struct chart *chart, const char *name, const char *ink, bool below) {
+  struct chart_series *fresh = &chart->series[chart->series_count++];
+  *fresh = (struct chart_series){name, ink, below, fresh->values};
+}
+
+/* Of the samples that one with the most state away from the device; NULL where none has any. */
+static const json_t *most_away(const json_t *samples) {
+  const json_t *most = NULL;
+  double most_bytes = 0;
+  for (size_t i = 0; i < json_array_size(samples); i++) {
+    const json_t *sample = json_array_get(samples, i);
+    double host = 0, drives = 0;
+    view_number(sample, "host_bytes", &host);
+    view_number(sample, "drive_bytes", &drives);
+    if (host + drives > most_bytes) {
+      most = sample;
+      most_bytes = host + drives;
+    }
+  }
+  return most;
+}
+
+/* What a step names and lies nowhere else is on the device. */
+static void where_chart(const struct build *build) {
+  struct chart *chart = NULL;
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *sample = most_away(view_at(build->reports[i].root, "memory.samples"));
+    double host = 0, drives = 0, state = 0;
+    if (!sample)
+      continue;
+    if (!chart) {
+      chart = page_chart_new(build->page, CHART_ROWS, build->count);
+      chart->title = "Where state lay when the most was away from the device";
+      chart->says = "State on the device, in host memory and on drives, of each report.";
+      chart->unit = UNIT_BYTES;
+      series(chart, "device", "device", false);
+      series(chart, "host memory", "host", false);
+      series(chart, "drives", "drives", false);
+      for (size_t k = 0; k < build->count; k++)
+        chart->labels[k] = build->reports[k].label;
+    }
+    view_number(sample, "host_bytes", &host);
+    view_number(sample, "drive_bytes", &drives);
+    view_number(sample, "state_bytes", &state);
+    chart->series[0].values[i] = fmax(0, state - host - drives);
+    chart->series[1].values[i] = host;
+    chart->series[2].values[i] = drives;
   }
 }
 
@@ -214,38 +269,10 @@ static void moved(const struct build *build) {
   }
   figure_table(build, "moved", NULL);
   figure_table(build, "exact", "Exactness");
-  /* Where state lies now: what the last step named and lies nowhere else is on the device. */
-  struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
-  chart->title = "Where state lies now";
-  chart->unit = UNIT_BYTES;
-  chart->series_count = 3;
-  chart->series[0] = (struct chart_series){"device", "device", false, chart->series[0].values};
-  chart->series[1] = (struct chart_series){"host memory", "host", false, chart->series[1].values};
-  chart->series[2] = (struct chart_series){"drives", "drives", false, chart->series[2].values};
-  for (size_t i = 0; i < build->count; i++) {
-    const json_t *root = build->reports[i].root;
-    double host = 0, drives = 0, state = 0, native = 0;
-    const json_t *samples = view_at(root, "memory.samples");
-    const json_t *last = json_array_get(samples, json_array_size(samples) - 1);
-    view_number(root, "totals.moved_bytes", &host);
-    view_number(root, "totals.drive_bytes", &drives);
-    view_number(root, "totals.native_state_bytes", &native);
-    view_number(last, "state_bytes", &state);
-    chart->labels[i] = build->reports[i].label;
-    chart->series[0].values[i] = fmax(native, fmax(0, state - host - drives));
-    chart->series[1].values[i] = host;
-    chart->series[2].values[i] = drives;
-  }
-  chart->says = "State on the device, in host memory and on drives, of each report; the table "
-                "above has the figures.";
+  where_chart(build);
 }
 
 /* ---- a step ---- */
-
-static void series(struct chart *chart, const char *name, const char *ink, bool below) {
-  struct chart_series *fresh = &chart->series[chart->series_count++];
-  *fresh = (struct chart_series){name, ink, below, fresh->values};
-}
 
 /* The last steps of one report, of the first device that it tells of. */
 static void step_chart(const struct build *build, size_t report) {
@@ -258,7 +285,7 @@ static void step_chart(const struct build *build, size_t report) {
     return;
   view_number(json_array_get(last, 0), "device", &device);
   struct chart *chart = page_chart_new(build->page, CHART_STEPS, count);
-  chart->title = page_print(build->page, "%slast steps", whose(build, report));
+  chart->title = page_print(build->page, "%sthe last steps", whose(build, report));
   chart->x_name = "step";
   chart->unit = UNIT_NS;
   series(chart, "the program", "compute", false);
@@ -291,6 +318,8 @@ static void step_chart(const struct build *build, size_t report) {
 static double median_cpu(const json_t *root);
 
 static void median_chart(const struct build *build) {
+  if (!any_has(build, "steps.median_step_ns"))
+    return;
   struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
   chart->title = "The median step";
   chart->unit = UNIT_NS;
@@ -390,6 +419,9 @@ static void ways(const struct build *build) {
 static void cost(const struct build *build) {
   page_section(build->page, "steps", "What a step costs");
   if (has(build, "steps", "the time of a step isn't known")) {
+    if (!any_has(build, "steps.median_step_ns"))
+      page_paragraph(build->page,
+                     "No step was measured: first steps aren't, nor those in which state moved.");
     median_chart(build);
     for (size_t i = 0; i < build->count; i++)
       step_chart(build, i);
@@ -410,7 +442,7 @@ static void memory_chart(const struct build *build, size_t report) {
     return;
   struct chart *chart = page_chart_new(build->page, CHART_LINES, count);
   view_number(root, "memory.device_bytes", &total);
-  chart->title = page_print(build->page, "%smemory over time", whose(build, report));
+  chart->title = page_print(build->page, "%sdevice, host and drives", whose(build, report));
   chart->x_name = "seconds since the first step";
   chart->unit = UNIT_BYTES;
   series(chart, "device, by everybody", "device", false);
@@ -504,7 +536,9 @@ static void functions(const struct build *build) {
       }
     }
   }
-  if (!found)
+  if (found)
+    page_drop_empty(page);
+  else
     page_paragraph(page, "No optimizer function was recognised.");
 }
 

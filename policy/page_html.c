@@ -71,7 +71,8 @@ static void table(const struct page_block *block, FILE *out) {
     element("summary", block->text, out);
   }
   /* A focus of its own, so that keys scroll it too. */
-  fputs("<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"table\"><table>\n", out);
+  fputs("<div class=\"scroll t\" tabindex=\"0\" role=\"group\" aria-label=\"table\"><table>\n",
+        out);
   if (block->text && !block->aside)
     element("caption", block->text, out);
   for (size_t r = heads ? 0 : 1; r < rows; r++) {

@@ -6,18 +6,18 @@
 #include <string.h>
 
 enum {
-  WIDE = 720,
-  LEFT = 78,
+  WIDE = 960,
+  LEFT = 84,
   RIGHT = 14,
   TOP = 14,
-  HIGH = 190,  /* of what is plotted */
+  HIGH = 210,  /* of what is plotted */
   BOTTOM = 42, /* below it: numbers and the name of x */
   PLOT = WIDE - LEFT - RIGHT,
   BARS_MOST = 120,
   ROW = 40,
-  ROW_LABEL = 84,
-  ROW_VALUES = 190,
-  TICKS = 4,
+  ROW_LABEL = 92,
+  ROW_VALUES = 230,
+  TICKS = 6,
 };
 static const double widest_bar = 26;
 
@@ -183,6 +183,7 @@ static void lines(const struct chart *chart, unsigned number, FILE *out) {
   for (size_t s = 0; s < chart->series_count; s++)
     most = fmax(most, greatest(chart->series[s].values, chart->points));
   most = most > 0 ? most : 1;
+  most = ceil(most / tick_of(chart->unit, most, TICKS)) * tick_of(chart->unit, most, TICKS);
   last = last > 0 ? last : 1;
   const double x_scale = PLOT / last, y_scale = HIGH / most;
   const double tick = tick_of(chart->unit, most, TICKS), x_tick = tick_of(UNIT_NS, last, 8);

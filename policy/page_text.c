@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 80, INDENT = 2, GAP = 2, LEAST_WRAPPED = 24, BAR = 30, SPARKS = 24, NAME = 36 };
+enum { WIDTH = 80, INDENT = 2, GAP = 2, LEAST_WRAPPED = 24, BAR = 30, SPARKS = 16, NAME = 36 };
 
 struct writer {
   FILE *out;
@@ -188,8 +188,8 @@ static void legend(struct writer *writer, const struct chart *chart) {
       fputs("\n    ", writer->out);
       used = 4;
     }
-    fprintf(writer->out, "%s %s  ", rows && chart->series[s].below ? "( )" : fills[writer->utf8][s],
-            chart->series[s].name);
+    fprintf(writer->out, "%s%s %s", used > 4 ? "  " : "",
+            rows && chart->series[s].below ? "( )" : fills[writer->utf8][s], chart->series[s].name);
     used += wide;
   }
   fputc('\n', writer->out);
@@ -308,6 +308,8 @@ void page_text(const struct page *page, FILE *out, bool utf8) {
   wrapped(&writer, "", "", page->title);
   wrapped(&writer, "", "", page->subtitle);
   for (const struct page_section *section = page->sections; section; section = section->next) {
+    if (section->blocks->aside)
+      continue;
     fputc('\n', out);
     fprintf(out, "%s ", section->title);
     for (size_t i = words_columns(section->title) + 1; i < WIDTH; i++)
