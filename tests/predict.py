@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the library foretells of a step against the simulated GPU's clock, and whether the way that it chooses is the cheapest there.
 
-For each machine of profiles.def, size and type: train_step.c runs under the preload with OFFLOAD_STEP=auto and a rates file made of the
+For each machine of gpus.def, size and type: train_step.c runs under the preload with OFFLOAD_STEP=auto and a rates file made of the
 profile. The model that is run is small, the replay is of the full size (sim_steps.py); so the rates are smaller by as much as the model is,
 which makes the library's figures those of the full size. Its report says what each way was foretold to cost, which it chose and why. The
 same steps by each way, replayed on the machine, say what they take.
@@ -29,6 +29,9 @@ TOKENS = 16384
 # How much of the state the host has room for: all, or half, as with a larger device and OFFLOAD_FREE.
 SHARES = [1, 0.5]
 MODES = sim_steps.MODES
+# Staging of the runs, whose pieces stand for those of 16 MiB: a step of the full size has as many more as the model is larger, less what the
+# pieces are larger. Starts are as many by `cpu` and, so nearly, by `stream`.
+STAGING, PIECE = sim_steps.small_staging("cpu", None), sim_steps.CPU_PIECE
 Predicted = collections.namedtuple("Predicted", "way why foretold input")
 
 
@@ -37,10 +40,22 @@ def fail(words):
 
 
 def profiles():
-    with open(os.path.join(sim_steps.ROOT, "tests/gpusim/profiles.def"), encoding="utf-8") as file:
+    with open(os.path.join(sim_steps.ROOT, "policy/gpus.def"), encoding="utf-8") as file:
         text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
     found = re.findall(r'PROFILE\(([\w-]+), "[^"]*",([^)]*)\)', text)
     return {name: {key: float(value) for key, value in re.findall(r"\.(\w+) = ([\d.]+)", values)} for name, values in found}
+
+
+def starts_of(scale):
+    return scale * PIECE / sim_steps.default_piece("cpu", None)
+
+
+def replay_line(model, case, mode):
+    """As sim_steps.py has it, but for the pieces of `stream`."""
+    line = model.replay(case, mode)
+    if mode == "stream":
+        line = re.sub(r"starts=\S+", f"starts={starts_of(case.parameters / model.elements)}", line)
+    return line
 
 
 def rates_of(profile, scale):
@@ -50,7 +65,7 @@ def rates_of(profile, scale):
              "down_both": profile["down_both"] * slow, "kernel_read": profile["sm_read"] * slow,
              "kernel_write": profile["sm_write"] * slow, "device": profile["hbm"] * slow,
              "dram": profile["dram"] / profile["gpus"] * slow, "dram_thread": 10 * profile["dram"] * slow,
-             "cpu_elements": 1e6 * slow, "launch": profile["launch"] * 1e-6 * scale}
+             "cpu_elements": 1e6 * slow, "launch": profile["launch"] * 1e-6 * starts_of(scale)}
     return "".join(f"{name} {value:.6g}\n" for name, value in rates.items())
 
 
@@ -63,12 +78,11 @@ def run(build, kind, mode, share, rates=None, cases=()):
         environment.update(GPUSIM_PROFILE="h200", GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
         if cases:
             with open(f"{folder}/replays", "w", encoding="utf-8") as file:
-                file.writelines(model.replay(case, mode) for case in cases)
+                file.writelines(replay_line(model, case, mode) for case in cases)
             environment["GPUSIM_REPLAYS"] = f"{folder}/replays"
         if mode in MODES + ["auto"]:
-            staging = sim_steps.small_staging("stream" if mode == "auto" else mode, kind)
             environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_STEP=mode, OFFLOAD_LOG="quiet",
-                               OFFLOAD_REPORT=f"{folder}/report", OFFLOAD_DEVICE_STAGING=str(staging))
+                               OFFLOAD_REPORT=f"{folder}/report", OFFLOAD_DEVICE_STAGING=str(STAGING), OFFLOAD_RATES="/dev/null")
             if share < 1:
                 environment["OFFLOAD_HOST_MEMORY"] = str(int(share * 2 * kind.bytes * model.elements))
         if rates:
