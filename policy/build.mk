@@ -1,5 +1,5 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/rates.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/trace.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
@@ -41,7 +41,7 @@ $(B)/offload-probe: $(PROBE_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 ALL += $(B)/offload-probe
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry
+POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
@@ -65,3 +65,16 @@ UNIT_TESTS += $(B)/test/top_screen
 .PHONY: bench
 bench: all $$(BENCHES)
 	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
+
+## report-fixtures: write the reports that the tests of `offload report` read (tests/data/reports) from runs on the simulated GPU
+.PHONY: report-fixtures
+report-fixtures: all $(B)/charlm
+	$(PYTHON) tests/report_fixtures.py --build $(B) --out tests/data/reports
+
+# Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
+MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
+$(B)/man/made: $(B)/offload $(wildcard policy/man/*)
+	$(PYTHON) policy/man/make.py $(B)/offload $(@D)
+	@touch $@
+$(MANUALS): $(B)/man/made ;
+ALL += $(MANUALS)

@@ -250,11 +250,55 @@ static void where_chart(const struct build *build) {
   }
 }
 
+/* When it was written, and that it isn't the last word where it isn't. */
+static void written(const struct build *build) {
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *root = build->reports[i].root, *final = view_at(root, "final");
+    if (json_is_false(final))
+      page_paragraph(
+          build->page,
+          page_print(build->page,
+                     "%sWritten at %s, before the end: the process ran on, or was killed.",
+                     whose(build, i), view_text(root, "written")));
+  }
+}
+
+/* What OFFLOAD_FREE and the signal brought, of those that were asked for. */
+static void asked_for(const struct build *build) {
+  struct page *page = build->page;
+  char text[2][WORDS_BYTES];
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *root = build->reports[i].root, *devices = view_at(root, "free.devices");
+    double asked = 0, freed = 0, home = 0, step = 0;
+    view_number(root, "free.asked_bytes", &asked);
+    for (size_t k = 0; k < json_array_size(devices); k++) {
+      const json_t *device = json_array_get(devices, k);
+      if (!view_number(device, "freed_bytes", &freed))
+        continue;
+      const char *why = view_text(device, "why");
+      page_paragraph(page, page_print(page, "%sOFFLOAD_FREE: %s of %s freed%s%s.", whose(build, i),
+                                      words_bytes(freed, text[0]), words_bytes(asked, text[1]),
+                                      *why ? ": " : "", why));
+    }
+    if (!json_is_true(view_at(root, "switch.used")))
+      continue;
+    view_number(root, "switch.home_bytes", &home);
+    view_number(root, "switch.step", &step);
+    page_paragraph(page,
+                   page_print(page, "%sSIG%s ended offloading after step %.0f: %s came home%s.",
+                              whose(build, i), view_text(root, "switch.signal"), step,
+                              words_bytes(home, text[0]),
+                              json_is_true(view_at(root, "switch.whole")) ? "" : ", not all"));
+  }
+}
+
 static void moved(const struct build *build) {
   page_section(build->page, "moved", "What moved, and where to");
   tiles(build);
   for (size_t i = 0; i < build->count; i++)
     page_paragraph(build->page, in_short(build, i));
+  written(build);
+  asked_for(build);
   if (!has(build, "totals", "what moved isn't known"))
     return;
   page_table(build->page, "Kind of host memory, and what bounds it", 3, 0);
@@ -472,14 +516,24 @@ static void memory(const struct build *build) {
   page_section(build->page, "memory", "Memory over time");
   if (!has(build, "memory.samples", "older releases take no samples"))
     return;
-  for (size_t i = 0; i < build->count; i++)
+  size_t samples = 0;
+  for (size_t i = 0; i < build->count; i++) {
     memory_chart(build, i);
+    samples += json_array_size(view_at(build->reports[i].root, "memory.samples"));
+  }
+  if (!samples)
+    page_paragraph(build->page, "None: no sample was taken, which is from the first step on.");
 }
 
 static void bytes(const struct build *build) {
   page_section(build->page, "bytes", "Bytes over the link, a step");
   if (!has(build, "totals", "nothing was counted"))
     return;
+  double moved;
+  if (!of_all(build, "totals.link_bytes_down", true, &moved) || moved <= 0) {
+    page_paragraph(build->page, "None: no step moved any.");
+    return;
+  }
   struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
   chart->title = "Link, a step";
   chart->unit = UNIT_BYTES;

@@ -324,6 +324,9 @@ bool probe_gpu_measure(struct probe_gpu *gpu, struct probe *probe, char *problem
       (result = time_of(gpu, tiny, 4, STARTS, &ns)))
     return fail(problem, bytes, "the driver answers error %d while the link is measured",
                 (int)result);
+  /* What a direction reached beside the other it can reach alone. */
+  rates->up = rates->up > rates->up_both ? rates->up : rates->up_both;
+  rates->down = rates->down > rates->down_both ? rates->down : rates->down_both;
   rates->launch = (double)ns / 1e9 / STARTS;
   if ((result = kernels(gpu, probe)))
     return fail(problem, bytes, "the driver answers error %d while a kernel reads host pages",

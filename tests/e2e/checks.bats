@@ -242,6 +242,9 @@ installed() {
   cmp "$BUILD/liboffload-adam.so" "${2-}$1/lib/liboffload-adam.so"
   cmp "$BUILD/offload-probe" "${2-}$1/lib/offload-probe"
   cmp "$BUILD/offload" "${2-}$1/bin/offload"
+  cmp "$BUILD/man/offload.1" "${2-}$1/share/man/man1/offload.1"
+  cmp "$BUILD/man/liboffload.7" "${2-}$1/share/man/man7/liboffload.7"
+  cmp "$BUILD/man/offload.bash" "${2-}$1/share/bash-completion/completions/offload"
 }
 
 @test "an installation goes under PREFIX and DESTDIR, also when they have blanks, and says how to use it" {
