@@ -1,6 +1,7 @@
 /* See memory_support.h. */
 #include "memory_support.h"
 #include "policy/budget.h"
+#include "shim/observe.h"
 #include "shim/step.h"
 #include "shim/switch.h"
 #include <dlfcn.h>
@@ -13,6 +14,7 @@ struct config config;
 uint64_t budget_bytes;
 _Atomic bool capture_open, adam_seen, stopped;
 char stop_reason[512];
+size_t observed_steps, observed_moments;
 
 /* ---- the process ---- */
 
@@ -49,6 +51,10 @@ size_t step_give_back(void) {
 }
 bool step_adam_seen(void) {
   return adam_seen;
+}
+void observe_step(const struct view *view) {
+  observed_steps++;
+  observed_moments = view->moment_count;
 }
 bool switch_off(void) {
   return false;
