@@ -376,9 +376,11 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
   const struct shape s = shape_of(input);
   const double million = 1e6;
   struct writer w = {text, bytes, 0};
-  put(&w, "%s: %.1f M elements, %.1f M in host memory, %.1f M on drives, of %.0f ranks\n",
-      input->family.name ? input->family.name : "a kernel", s.elements / million,
-      s.on_host / million, s.on_drive / million, s.sharers);
+  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks that share host memory: %.0f\n",
+      input->family.name ? input->family.name : "a kernel", input->family.parameter,
+      input->family.gradient, input->family.state, s.sharers);
+  put(&w, "  %.1f M elements, %.1f M in host memory, %.1f M on drives\n", s.elements / million,
+      s.on_host / million, s.on_drive / million);
   for (int i = 0; i < COST_WAYS; i++) {
     const struct cost_of_way *of = &cost->ways[i];
     const struct terms t = way_terms(input, &s, (enum cost_way)i);
