@@ -171,7 +171,8 @@ static struct terms cpu_terms(const struct cost_input *input, const struct shape
   if (own > 0 && reached > 0)
     t.rate[COST_ARITHMETIC] =
         lower(t.rate[COST_ARITHMETIC], reached / own * at_least(family->arithmetic, 0));
-  t.pieces = at_least(moved / cpu_piece_elements, s->launches);
+  const double piece = input->cpu_piece > 0 ? input->cpu_piece : cpu_piece_elements;
+  t.pieces = at_least(moved / piece, s->launches);
   t.amount[COST_STARTS] = CPU_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = input->threads > 0 && t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
@@ -189,7 +190,9 @@ static struct terms stream_terms(const struct cost_input *input, const struct sh
   t.amount[COST_HOST] = t.amount[COST_UP] + t.amount[COST_DOWN];
   /* The copies' own accesses, then the kernel's. */
   t.amount[COST_DEVICE] += t.amount[COST_HOST] + moved * kernel_bytes(family, true);
-  t.pieces = at_least(bytes / stream_slot_bytes, s->launches);
+  const double piece_bytes =
+      input->stream_piece > 0 ? input->stream_piece * family->state : stream_slot_bytes;
+  t.pieces = at_least(bytes / piece_bytes, s->launches);
   t.amount[COST_STARTS] = STREAM_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
