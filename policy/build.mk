@@ -78,3 +78,9 @@ $(B)/man/made: $(B)/offload $(wildcard policy/man/*)
 	@touch $@
 $(MANUALS): $(B)/man/made ;
 ALL += $(MANUALS)
+
+# A rank that `offload top` is shown.
+$(B)/tests/e2e/shown_rank: tests/e2e/shown_rank.c $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $^ -lpthread -o $@
+test-programs: $(B)/tests/e2e/shown_rank
