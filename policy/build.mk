@@ -13,8 +13,9 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 	$(CC) $(CFLAGS_ALL) $(HARDEN_CFLAGS) -c $< -o $@
 
 # The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
-OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c
-OFFLOAD_LIBS :=
+OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c policy/top_screen.c $(wildcard policy/page*.c)
+# jansson reads reports.
+OFFLOAD_LIBS := -l:libjansson.a
 $(B)/policy/offload_check_driver.o: CFLAGS_ALL += $(CUDA_INC)
 .SECONDEXPANSION:
 $(B)/policy/offload.a: $(POLICY_OBJS) $$(NVME_OBJS)

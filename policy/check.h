@@ -41,6 +41,7 @@ struct check {
   const char *root;    /* "" or OFFLOAD_SYSROOT */
   const char *library; /* as given with --library, or NULL */
   char **command;      /* NULL: none was given */
+  unsigned timeout_s;  /* for the driver */
   struct config config;
   struct check_gpu gpus[CHECK_GPUS];
   unsigned gpu_count;

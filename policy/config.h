@@ -44,6 +44,8 @@ struct config {
   const char *report, *metrics, *trace, *rates; /* paths, or NULL */
   const char *sysroot;                          /* in front of /proc and /sys, or NULL */
   int switch_signal;                            /* number; 0: none */
+  const char *test_ways;                        /* as given, or NULL */
+  unsigned test_choose_from;
   unsigned test_record_ms;
   const char *nvme; /* absolute directories separated by ':', or NULL */
   struct config_size nvme_limit, nvme_staging;

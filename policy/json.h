@@ -24,6 +24,8 @@ void json_open(struct json *, int fd);
 /* Containers and values. `key` is NULL in a list and at the top. */
 void json_begin(struct json *, const char *key, char bracket);
 void json_end(struct json *, char bracket);
+/* `offload` links jansson beside this, whose function of that name is another. */
+#define json_string json_write_string
 void json_string(struct json *, const char *key, const char *value); /* NULL writes null */
 void json_number(struct json *, const char *key, uint64_t value);
 void json_boolean(struct json *, const char *key, bool value);

@@ -68,7 +68,7 @@ static void write_counters(struct text *text) {
 #define COUNTER(name, help)                                                                        \
   counter(text, #name, false, help,                                                                \
           atomic_load_explicit(&report.totals.name, memory_order_relaxed));
-#define LEVEL(name, help)                                                                          \
+#define GAUGE(name, help)                                                                          \
   counter(text, #name, true, help, atomic_load_explicit(&report.totals.name, memory_order_relaxed));
 #include "counters.def"
 #undef COUNTER

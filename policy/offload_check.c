@@ -4,6 +4,7 @@
 #include "check.h"
 #include "command.h"
 #include "json.h"
+#include "size.h"
 #include "version.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -13,7 +14,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { OPTION_JSON = 256, OPTION_LIBRARY, OPTION_CHILD_DRIVER, OPTION_CHILD_LOADED };
+enum {
+  OPTION_JSON = 256,
+  OPTION_LIBRARY,
+  OPTION_TIMEOUT,
+  OPTION_CHILD_DRIVER,
+  OPTION_CHILD_LOADED
+};
 enum { WIDTH = 80, WIDTH_MOST = 120, TITLE_WIDTH = 14, VERDICT_WIDTH = 7 };
 
 static const struct {
@@ -193,6 +200,7 @@ static bool print_json(const struct check *check) {
 struct options {
   const char *library;
   char **command;
+  unsigned timeout_s;
   bool json, child_driver, child_loaded;
 };
 
@@ -201,6 +209,7 @@ static const struct argp_option options_of_check[] = {
     {"library", OPTION_LIBRARY, "FILE", 0,
      "the library that would be preloaded; otherwise beside this program, or in ../lib from there",
      0},
+    {"timeout", OPTION_TIMEOUT, "SECONDS", 0, "how long the driver may take for all GPUs: 60", 0},
     {CHECK_CHILD_DRIVER + 2, OPTION_CHILD_DRIVER, NULL, OPTION_HIDDEN, "", 0},
     {CHECK_CHILD_LOADED + 2, OPTION_CHILD_LOADED, NULL, OPTION_HIDDEN, "", 0},
     {0}};
@@ -211,7 +220,14 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     options->json = true;
   else if (key == OPTION_LIBRARY)
     options->library = argument;
-  else if (key == OPTION_CHILD_DRIVER)
+  else if (key == OPTION_TIMEOUT) {
+    uint64_t seconds;
+    const char *at = argument;
+    if (!size_parse_number(&at, 3600, &seconds) || *at || !seconds)
+      argp_error(state, "--timeout %s: write a whole number of seconds from 1 to 3600", argument);
+    else
+      options->timeout_s = (unsigned)seconds;
+  } else if (key == OPTION_CHILD_DRIVER)
     options->child_driver = true;
   else if (key == OPTION_CHILD_LOADED)
     options->child_loaded = true;
@@ -231,7 +247,7 @@ int offload_check(int argc, char **argv) {
       "kernel. COMMAND is looked at, not run; OFFLOAD_* variables count as they are set.\n\n"
       "Exit status: 0 state can move, perhaps with limits; 1 something blocks it; 2 wrong usage.";
   const struct argp argp = {.options = options_of_check, .parser = parse_option, .doc = doc};
-  struct options options = {0};
+  struct options options = {.timeout_s = 60};
   command_parse(&argp, argc, argv, ARGP_IN_ORDER, &options);
   if (options.child_driver)
     return check_child_driver();
@@ -240,6 +256,7 @@ int offload_check(int argc, char **argv) {
   static struct check check;
   check.library = options.library;
   check.command = options.command;
+  check.timeout_s = options.timeout_s;
   config_check(&check.config, environ);
   check.root = check.config.sysroot ? check.config.sysroot : "";
   for (size_t i = 0; i < CHECKS; i++)

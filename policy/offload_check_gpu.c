@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DRIVER_TIMEOUT_MS = 60000, OUTPUT_BYTES = 65536 };
+enum { OUTPUT_BYTES = 65536 };
 enum { CUDA_HOST_HANDLES = 12020, CUDA_HOST_HANDLES_GOOD = 12040, MODE_PROHIBITED = 2 };
 
 /* What the driver's child said of the whole. */
@@ -145,8 +145,9 @@ void check_driver(struct check *check) {
   char self[] = CHECK_SELF, name[] = "check", child[] = CHECK_CHILD_DRIVER;
   char *argv[] = {self, name, child, NULL};
   int number;
-  const enum check_end end = check_run(argv, check_preload_without_ours(), DRIVER_TIMEOUT_MS,
-                                       output, sizeof output, &number);
+  const enum check_end end =
+      check_run(argv, check_preload_without_ours(), (int)check->timeout_s * 1000, output,
+                sizeof output, &number);
   char *rest = NULL;
   for (char *line = strtok_r(output, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
     take_line(check, &answer, line);
@@ -167,7 +168,7 @@ void check_driver(struct check *check) {
   if (end == END_SIGNAL)
     snprintf(what, sizeof what, "ended with signal %d (%s)", number, strsignal(number));
   else if (end == END_TIMEOUT)
-    snprintf(what, sizeof what, "did not return in %d s", DRIVER_TIMEOUT_MS / 1000);
+    snprintf(what, sizeof what, "did not return in %u s", check->timeout_s);
   else
     snprintf(what, sizeof what, "ended the process with %d", number);
   struct finding *finding = find(check, CHECK_driver, VERDICT_BLOCKS, "%s %s%s", answer.doing, what,

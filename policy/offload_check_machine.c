@@ -125,7 +125,7 @@ void check_memlock(struct check *check) {
                 check_size(locked.bytes), check_size(wanted)),
            "ulimit -l %llu (limits.conf: memlock), docker --ulimit memlock=-1, Slurm: "
            "PropagateResourceLimitsExcept=MEMLOCK, systemd: LimitMEMLOCK=infinity",
-           (unsigned long long)(wanted / 80 * 100 / 1024));
+           (unsigned long long)((wanted + 79) / 80 * 100 / 1024));
   } else
     find(check, CHECK_memlock, VERDICT_GOOD,
          "RLIMIT_MEMLOCK leaves %s; the driver's pages for state are not charged to it",

@@ -24,6 +24,9 @@
 #undef cuStreamWriteValue64
 #undef cuStreamBatchMemOp
 #undef cuMemPrefetchAsync
+#undef cuEventElapsedTime
+/* Newer headers declare only its second version, which older drivers lack. */
+extern CUresult CUDAAPI cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
    of ours exists, hook_<symbol>. USE(symbol, base, version): called by us only. A pointer is NULL

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "step.h"
 #include "cancel.h"
+#include "choose.h"
 #include "companion.h"
 #include "drive.h"
 #include "early.h"
@@ -134,11 +135,13 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
+  const enum cost_way way = plan->ours ? COST_DIRECT : COST_STAY;
   const CUresult result = driver.cuLaunchKernel(
       launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
       launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
       launch->kernel_parameters, launch->extra);
   ahead_direct(plan);
+  choose_took(plan, way);
   return result;
 }
 
@@ -371,6 +374,8 @@ static bool staged(struct plan *plan, const char **why) {
   return true;
 }
 
+static const char costs_least[] = "it is foretold to cost least: see the report's policy";
+
 /* From then on that branch of the kernel is streamed. */
 static const char proof_refused[] =
     "the running proof refused a launch: on its probe the kernel did not show the arithmetic that "
@@ -396,11 +401,17 @@ static CUresult carry_out(struct plan *plan) {
     atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
   const bool drives = plan->resident < plan->ours;
+  CUcontext context = NULL;
+  plan->ring =
+      driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? ring_find(context) : NULL;
+  const struct choice_ways ways = choose_ways(plan);
   if (switch_off() && !drives)
     return launch_direct(
         plan, range_any_host() ? "switched off, and the device has no room for its state" : "");
   if (!plan->ours || wanted == STEP_DIRECT)
     return launch_direct(plan, "");
+  if (ways.first == COST_DIRECT && !drives)
+    return launch_direct(plan, costs_least);
   if (!opened(plan, &why))
     return launch_direct(plan, why);
   if (ring_taken(plan->ring, plan->stream))
@@ -409,12 +420,16 @@ static CUresult carry_out(struct plan *plan) {
   const char *unstaged = "";
   if (drives && (!drive_ready(plan, &unstaged) || !staged(plan, &unstaged)))
     return launch_direct(plan, unstaged);
-  bool cpu = wanted != STEP_STREAM && cpu_possible(plan, &why);
+  if (ways.first != COST_CPU)
+    why = wanted == STEP_AUTO ? costs_least : "";
+  bool cpu = ways.first == COST_CPU && cpu_possible(plan, &why);
   if (cpu && atomic_load_explicit(&plan->branch->refused, memory_order_relaxed)) {
     why = proof_refused;
     cpu = false;
   }
   cpu = cpu && step_cpu_ready(plan, &why);
+  if (!cpu && ways.first == COST_CPU && ways.second == COST_DIRECT && !drives)
+    return launch_direct(plan, why);
   if (!cpu && !staged(plan, &unstaged))
     return launch_direct(plan, unstaged);
   if (drives && !drive_begin(plan, &unstaged))
@@ -427,6 +442,7 @@ static CUresult carry_out(struct plan *plan) {
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
   result = cpu ? step_cpu(plan) : step_stream(plan);
   drive_leave(plan);
+  choose_took(plan, cpu ? COST_CPU : COST_STREAM);
   return result;
 }
 
@@ -484,6 +500,7 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     return false;
   }
   const enum config_step wanted = process_config()->step;
+  choose_prepare();
   /* Not under the enqueue lock: loading takes the loader's lock. Before this launch moves anything,
      so that it is there for the first launch that finds state on the host. */
   if (wanted != STEP_STREAM && wanted != STEP_DIRECT && (state_step() > 0 || range_any_host()) &&
@@ -553,6 +570,7 @@ void step_forget_context(CUcontext context, bool gone) {
   if (!gone)
     settle_frames(context, ring_find(context));
   ring_forget(context, gone);
+  choose_forget_context(context);
   frames_forget_context(context, gone);
   recognise_each(forget_branches, context);
 }
@@ -602,8 +620,10 @@ void step_finish(void) {
   /* Another thread may be in the middle of a step: what it has handed over needs the rest of it. */
   const bool locked = enqueue_lock_within(1);
   ring_each(finish_ring, NULL);
-  if (locked)
+  if (locked) {
+    choose_finish();
     enqueue_unlock();
+  }
   recognise_each(note_refusal, NULL);
   verify_finish();
 }

@@ -497,6 +497,10 @@ bool worker_launch_done(struct worker *worker, uint32_t launch) {
   return done;
 }
 
+unsigned worker_threads(const struct worker *worker) {
+  return worker->threads;
+}
+
 bool worker_has_room(struct worker *worker, unsigned jobs) {
   pthread_mutex_lock(&worker->lock);
   const bool room = JOBS - (worker->tail - worker->head) >= jobs;

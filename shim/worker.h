@@ -127,6 +127,9 @@ struct worker;
 struct worker *worker_start(const struct adam_api *, const struct config *, char *why,
                             size_t why_bytes);
 
+/* Threads that step, the program's own not counted. */
+unsigned worker_threads(const struct worker *);
+
 /* Whether so many jobs could be handed over now without blocking. */
 bool worker_has_room(struct worker *, unsigned jobs);
 

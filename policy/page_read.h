@@ -1,0 +1,32 @@
+/* Reports read back (report.schema.json), for `offload report`. A report of another release may lack objects and keys, or have others:
+   what isn't there, or isn't of the kind that is asked for, is not known. */
+#ifndef OFFLOAD_PAGE_READ_H
+#define OFFLOAD_PAGE_READ_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { REPORTS_MOST = 64, LABEL_BYTES = 32 };
+
+struct report_view {
+  const char *path;
+  json_t *root;            /* owned */
+  char label[LABEL_BYTES]; /* "rank 3", else "pid 4711": tells it from the others */
+  long long rank;          /* -1: not known */
+};
+
+/* Reads a report; "-" is standard input. False with a sentence. */
+bool view_read(struct report_view *, const char *path, char *problem, size_t problem_bytes);
+void view_free(struct report_view *);
+/* By rank, then by process; equal labels are made different. */
+void view_sort(struct report_view *, size_t count);
+
+/* What stands at "totals.steps"; NULL when nothing does. Borrowed. */
+const json_t *view_at(const json_t *root, const char *path);
+/* A finite number that isn't negative. */
+bool view_number(const json_t *root, const char *path, double *number);
+/* A string, or "". Borrowed. */
+const char *view_text(const json_t *root, const char *path);
+/* "a", or "a / b": not known where b is 0. */
+bool view_figure(const json_t *root, const char *expression, double *number);
+#endif

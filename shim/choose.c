@@ -1,0 +1,441 @@
+/* See choose.h. A function's elements of a step are known when the next one begins; so the cost of a step is that of the elements that
+   the last one named. */
+#include "choose.h"
+#include "../policy/cpus.h"
+#include "../policy/decide.h"
+#include "../policy/report.h"
+#include "../policy/report_policy.h"
+#include "meter.h"
+#include "pace.h"
+#include "process.h"
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FORETOLD = 16, COMPUTE_STEPS = 8 };
+
+struct counts {
+  uint64_t elements, on_host, on_drive;
+  unsigned launches;
+};
+
+/* What was foretold of a step, until it is measured. */
+struct foretold {
+  uint64_t step;     /* 0: none */
+  enum cost_way way; /* COST_WAYS: several */
+  double seconds, stay_seconds;
+};
+
+struct choice {
+  struct choice *next;
+  const struct function *function;
+  CUcontext context; /* NULL: it is gone */
+  int device;
+  unsigned row;  /* of the report */
+  uint64_t step; /* of the context: the present one */
+  unsigned took; /* ways of its launches, a bit each */
+  struct counts present, last;
+  struct decide any, without_cpu;
+  bool fell_back; /* the CPU couldn't in the last step */
+  bool known;     /* input and cost are */
+  struct cost_input input;
+  struct cost cost;
+  struct choice_ways ways;
+  enum cost_way way; /* of the last step */
+  struct foretold foretold[FORETOLD];
+};
+
+static struct choice *choices;
+static unsigned choice_count;
+
+/* Of the last measured steps of a context: what isn't the optimizer's. */
+static struct {
+  CUcontext context;
+  double seconds[COMPUTE_STEPS], step_seconds;
+  unsigned count;
+} compute; /* of the context that was measured last: a process of several mostly has the same on each */
+
+static struct rates rates;
+static _Atomic bool prepared;
+
+void choose_prepare(void) {
+  static _Atomic bool begun;
+  if (atomic_exchange_explicit(&begun, true, memory_order_relaxed))
+    return;
+  char problem[256];
+  const char *path = process_config()->rates;
+  rates_assume(&rates);
+  if (path && !rates_read(&rates, path, problem, sizeof problem))
+    report_notice("OFFLOAD_RATES: %s", problem);
+  atomic_store_explicit(&prepared, true, memory_order_release);
+}
+
+/* ---- what a step costs ---- */
+
+static struct choice *choice_of(const struct plan *plan, CUcontext context) {
+  struct choice **end = &choices;
+  for (; *end; end = &(*end)->next)
+    if ((*end)->function == plan->function && (*end)->context == context)
+      return *end;
+  struct choice *choice = calloc(1, sizeof *choice);
+  if (!choice)
+    return NULL;
+  CUdevice device = 0;
+  (void)driver.cuCtxGetDevice(&device);
+  choice->function = plan->function;
+  choice->context = context;
+  choice->device = device;
+  choice->row = choice_count++;
+  *end = choice;
+  return choice;
+}
+
+static struct cost_family family_cost(const struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  const unsigned opmath = (unsigned)adam_type_bytes(adam_type_opmath(family->type));
+  const bool decayed = family->mode == ADAM_L2 && plan->arguments.weight_decay != 0;
+  return cost_family_of(family->parameter_bytes, family->parameter_bytes, family->state_bytes,
+                        family_states(family), opmath, false,
+                        decayed || plan->arguments.grad_scale != NULL);
+}
+
+/* Elements whose state staging holds, where that is enough for copying ahead. */
+static double staged_elements(const struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  const double element = (double)family_states(family) * family->state_bytes;
+  const struct ring *ring = plan->ring;
+  if (ring && ring->staging.block)
+    return ring->staging.slot_count < 4
+               ? 0
+               : (double)ring->staging.slot_count * (double)ring->staging.slot_bytes / element;
+  return (double)process_config()->device_staging.bytes / element;
+}
+
+static unsigned step_threads(const struct ring *ring) {
+  static unsigned threads; /* reading affinity and quotas takes files */
+  if (ring && ring->worker)
+    return worker_threads(ring->worker);
+  const struct config *config = process_config();
+  if (!threads)
+    threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
+  return threads;
+}
+
+static double compute_seconds(void) {
+  double sorted[COMPUTE_STEPS];
+  const unsigned count = compute.count < COMPUTE_STEPS ? compute.count : COMPUTE_STEPS;
+  for (unsigned i = 0; i < count; i++) {
+    unsigned at = i;
+    for (; at > 0 && sorted[at - 1] > compute.seconds[i]; at--)
+      sorted[at] = sorted[at - 1];
+    sorted[at] = compute.seconds[i];
+  }
+  return count ? sorted[count / 2] : 0;
+}
+
+/* State moves between steps: then the launch at hand says what share of the last step's elements it will be. */
+static void fill_input(struct choice *choice, const struct plan *plan) {
+  const struct counts *last = &choice->last;
+  struct cost_input *input = &choice->input;
+  double on_host = (double)last->on_host, on_drive = (double)last->on_drive;
+  const double named = (double)(plan->ours_elements + plan->rest_elements);
+  if (on_host + on_drive <= 0 && named > 0) {
+    const double share = (double)last->elements / named;
+    on_host = (double)plan->resident_elements * share;
+    on_drive = (double)(plan->ours_elements - plan->resident_elements) * share;
+  }
+  *input = (struct cost_input){
+      .rates = rates,
+      .family = family_cost(plan),
+      .elements = (double)last->elements,
+      .on_host = on_host,
+      .on_drive = on_drive,
+      .staged = staged_elements(plan),
+      .threads = step_threads(plan->ring),
+      .sharers = process_config()->local_ranks,
+      .launches = last->launches,
+      .compute = compute_seconds(),
+  };
+  choice->known = last->elements > 0 && on_host + on_drive > 0 &&
+                  atomic_load_explicit(&prepared, memory_order_acquire);
+  if (choice->known)
+    cost_estimate(input, &choice->cost);
+}
+
+/* ---- what steps took ---- */
+
+static enum cost_way way_of(unsigned took) {
+  for (enum cost_way way = COST_CPU; way < COST_WAYS; way++)
+    if (took == 1u << way)
+      return way;
+  return COST_WAYS;
+}
+
+/* Kept for when it is measured. */
+static void end_step(struct choice *choice) {
+  const enum cost_way way = way_of(choice->took);
+  struct foretold *entry = &choice->foretold[choice->step % FORETOLD];
+  *entry = (struct foretold){.step = choice->step, .way = way};
+  if (choice->known) {
+    entry->stay_seconds = choice->cost.ways[COST_STAY].seconds;
+    if (way < COST_WAYS && choice->cost.ways[way].possible)
+      entry->seconds = decide_foretold(&choice->cost, way);
+  }
+  choice->fell_back = choice->ways.first == COST_CPU && choice->took && way != COST_CPU;
+  choice->way = way < COST_WAYS ? way : choice->way;
+  choice->last = choice->present;
+  choice->present = (struct counts){0};
+  choice->took = 0;
+}
+
+/* Long enough that it says something of the way that it went. */
+static bool tells(const struct choice *choice) {
+  return choice->input.on_host + choice->input.on_drive >=
+         (double)process_config()->test_choose_from * (1 << 20);
+}
+
+static struct foretold *foretold_of(struct choice *choice, CUcontext context, uint64_t step) {
+  struct foretold *entry = &choice->foretold[step % FORETOLD];
+  return choice->context == context && step && entry->step == step ? entry : NULL;
+}
+
+/* A step of several functions: each has taken its share of what was foretold. */
+static void note_measured(CUcontext context, const struct meter_step *measured) {
+  struct report_step step = {.step = measured->step,
+                             .step_ns = measured->step_ns,
+                             .optimizer_ns = measured->optimizer_ns,
+                             .cpu_ns = measured->cpu_ns,
+                             .link_down_bytes = measured->link_down_bytes,
+                             .link_up_bytes = measured->link_up_bytes};
+  const double seconds = (double)measured->optimizer_ns / 1e9;
+  double foretold = 0, stay = 0;
+  unsigned ways = 0;
+  bool all = true;
+  for (struct choice *choice = choices; choice; choice = choice->next) {
+    const struct foretold *entry = foretold_of(choice, context, measured->step);
+    if (!entry)
+      continue;
+    step.device = choice->device;
+    foretold += entry->seconds;
+    stay += entry->stay_seconds;
+    all = all && entry->seconds > 0;
+    ways |= 1u << entry->way;
+  }
+  const enum cost_way way = way_of(ways);
+  step.way = way < COST_WAYS ? cost_way_name(way) : "mixed";
+  step.stay_ns = (uint64_t)(stay * 1e9);
+  step.foretold_ns = all ? (uint64_t)(foretold * 1e9) : 0;
+  report_step(&step);
+  if (seconds <= 0 || measured->step_ns < measured->optimizer_ns)
+    return;
+  if (compute.context != context)
+    compute.count = 0;
+  compute.context = context;
+  compute.step_seconds = (double)measured->step_ns / 1e9;
+  compute.seconds[compute.count++ % COMPUTE_STEPS] = compute.step_seconds - seconds;
+  for (struct choice *choice = choices; choice && all; choice = choice->next) {
+    const struct foretold *entry = foretold_of(choice, context, measured->step);
+    if (!entry || !tells(choice))
+      continue;
+    const double share = seconds * entry->seconds / foretold;
+    decide_measured(&choice->any, entry->way, entry->seconds, share);
+    decide_measured(&choice->without_cpu, entry->way, entry->seconds, share);
+  }
+}
+
+/* ---- what the report says ---- */
+
+static void tell(const struct choice *choice) {
+  static struct report_policy told; /* large; under the enqueue lock */
+  const struct decide *decide = choice->fell_back ? &choice->without_cpu : &choice->any;
+  const enum config_step asked = process_config()->step;
+  static const char *const sources[] = {
+      [RATES_ASSUMED] = "assumed", [RATES_TOLD] = "told", [RATES_MEASURED] = "measured"};
+  told = (struct report_policy){.device = choice->device,
+                                .way = cost_way_name(choice->way),
+                                .asked = config_step_name(asked),
+                                .rates = sources[rates.source],
+                                .elements = choice->last.elements,
+                                .elements_host = choice->last.on_host,
+                                .elements_drive = choice->last.on_drive,
+                                .change_count = decide->switch_count};
+  snprintf(told.function, sizeof told.function, "%s", choice->function->family.name);
+  if (asked != STEP_AUTO)
+    snprintf(told.why, sizeof told.why, "OFFLOAD_STEP=%s", config_step_name(asked));
+  else if (choice->fell_back)
+    snprintf(told.why, sizeof told.why, "not by cpu, the function's row says why; %.200s",
+             decide->why);
+  else
+    snprintf(told.why, sizeof told.why, "%s", decide->why);
+  for (enum cost_way way = COST_CPU; way < COST_WAYS; way++) {
+    const struct cost_of_way *cost = &choice->cost.ways[way];
+    told.ways[way] = (struct report_policy_way){.way = cost_way_name(way),
+                                                .bound = cost_resource_name(cost->bound),
+                                                .possible = choice->known && cost->possible};
+    if (told.ways[way].possible) {
+      told.ways[way].exposed_ns = (uint64_t)(cost->exposed * 1e9);
+      told.ways[way].hidden_ns = (uint64_t)(cost->hidden * 1e9);
+    }
+  }
+  if (choice->known && choice->way < COST_STAY && choice->cost.ways[choice->way].possible) {
+    const double seconds = decide_foretold(&choice->cost, choice->way);
+    told.foretold_ns = (uint64_t)(seconds * 1e9);
+    told.measured_ns = (uint64_t)(seconds * decide_ratio(&choice->any, choice->way) * 1e9);
+    const enum cost_way best = choice->cost.best;
+    char here[DECIDE_TIME_BYTES], there[DECIDE_TIME_BYTES];
+    if (asked != STEP_AUTO && rates.source != RATES_ASSUMED && best < COST_STAY &&
+        decide_expected(&choice->any, &choice->cost, best) * 100 <
+            decide_expected(&choice->any, &choice->cost, choice->way) * (100 - DECIDE_GAIN_PERCENT))
+      snprintf(told.advice, sizeof told.advice,
+               "OFFLOAD_STEP=%s: a step by %s is foretold to take %s on the program's stream, by "
+               "%s %s; OFFLOAD_STEP=auto takes what costs least",
+               config_step_name(asked), cost_way_name(choice->way), decide_time(seconds, here),
+               cost_way_name(best), decide_time(decide_foretold(&choice->cost, best), there));
+  }
+  const unsigned kept = decide->switch_count < DECIDE_SWITCHES ? (unsigned)decide->switch_count
+                                                               : (unsigned)DECIDE_SWITCHES;
+  told.changes_kept = kept;
+  for (unsigned i = 0; i < kept; i++) {
+    const struct decide_switch *entry =
+        &decide->switches[(decide->switch_count - kept + i) % DECIDE_SWITCHES];
+    told.changes[i] = (struct report_policy_change){
+        .step = entry->step, .from = cost_way_name(entry->from), .to = cost_way_name(entry->to)};
+    snprintf(told.changes[i].why, sizeof told.changes[i].why, "%s", entry->why);
+  }
+  report_policy(choice->row, &told);
+}
+
+/* ---- the choice ---- */
+
+/* Each n-th word of OFFLOAD_TEST_WAYS is the n-th step's way; false without any. */
+static bool told_way(uint64_t step, enum cost_way *way) {
+  const char *words = process_config()->test_ways;
+  unsigned count = 1;
+  if (!words || !*words)
+    return false;
+  for (const char *at = words; *at; at++)
+    count += *at == ',';
+  for (uint64_t skip = step % count; skip; skip--)
+    words = strchr(words, ',') + 1;
+  for (*way = COST_CPU; *way < COST_STAY; ++*way) {
+    const size_t length = strlen(cost_way_name(*way));
+    if (!strncmp(words, cost_way_name(*way), length) && (words[length] == ',' || !words[length]))
+      return true;
+  }
+  return false;
+}
+
+static const char *undecided(const struct choice *choice) {
+  if (!choice->known)
+    return "no step with state off the device was seen whole yet";
+  if (rates.source == RATES_ASSUMED)
+    return "this machine's rates were neither measured nor told";
+  if (!tells(choice))
+    return "steps of so few elements take too little time to choose by";
+  return NULL;
+}
+
+static void decide_ways(struct choice *choice) {
+  enum cost_way way;
+  static struct cost unknown; /* all is possible, and nothing known */
+  for (enum cost_way i = COST_CPU; i < COST_STAY; i++)
+    unknown.ways[i].possible = true;
+  const struct cost *cost = choice->known ? &choice->cost : &unknown;
+  if (told_way(choice->step, &way)) {
+    decide_force(&choice->any, way, choice->step, "OFFLOAD_TEST_WAYS");
+    choice->ways = (struct choice_ways){.first = way, .second = COST_STREAM};
+    return;
+  }
+  struct cost no_cpu = *cost;
+  no_cpu.ways[COST_CPU].possible = false;
+  const char *why = undecided(choice);
+  choice->ways.first = decide_step(&choice->any, cost, choice->step, why);
+  /* While the CPU does it, the second choice is only what is foretold. */
+  choice->ways.second = decide_step(&choice->without_cpu, &no_cpu, choice->step, why);
+}
+
+/* The context's step is another: the last one's ends, for all functions, and older ones may have been measured. */
+static void begin_step(CUcontext context, uint64_t step) {
+  struct meter_step measured;
+  for (struct choice *choice = choices; choice; choice = choice->next)
+    if (choice->context == context && choice->took && choice->step != step) {
+      end_step(choice);
+      tell(choice);
+    }
+  while (meter_read(context, &measured))
+    note_measured(context, &measured);
+}
+
+struct choice_ways choose_ways(const struct plan *plan) {
+  static const struct choice_ways usual = {.first = COST_CPU, .second = COST_STREAM};
+  const struct pace *pace = pace_current();
+  if (!pace || !pace->step)
+    return usual;
+  struct choice *choice = choice_of(plan, pace->context);
+  if (!choice)
+    return usual;
+  if (choice->step != pace->step) {
+    begin_step(pace->context, pace->step);
+    choice->step = pace->step;
+    fill_input(choice, plan);
+    decide_ways(choice);
+  }
+  meter_launch(pace->context, pace->step, plan->stream);
+  switch (process_config()->step) {
+  case STEP_CPU:
+    return usual;
+  case STEP_STREAM:
+    return (struct choice_ways){.first = COST_STREAM, .second = COST_STREAM};
+  case STEP_DIRECT:
+    return (struct choice_ways){.first = COST_DIRECT, .second = COST_DIRECT};
+  default:
+    return choice->ways;
+  }
+}
+
+void choose_took(const struct plan *plan, enum cost_way way) {
+  const struct pace *pace = pace_current();
+  struct choice *choice = pace && pace->step ? choice_of(plan, pace->context) : NULL;
+  if (!choice)
+    return;
+  meter_launched(pace->context, plan->stream);
+  choice->took |= 1u << way;
+  choice->present.launches++;
+  choice->present.elements += plan->ours_elements + plan->rest_elements;
+  choice->present.on_host += plan->resident_elements;
+  choice->present.on_drive += plan->ours_elements - plan->resident_elements;
+}
+
+bool choose_facts(struct choice_facts *facts) {
+  const struct choice *most = NULL;
+  for (const struct choice *choice = choices; choice; choice = choice->next)
+    if (choice->context && choice->known &&
+        (!most || choice->input.on_host + choice->input.on_drive >
+                      most->input.on_host + most->input.on_drive))
+      most = choice;
+  if (!most)
+    return false;
+  *facts = (struct choice_facts){.input = most->input,
+                                 .cost = most->cost,
+                                 .way = most->way,
+                                 .step_seconds = compute.count ? compute.step_seconds : 0};
+  return true;
+}
+
+void choose_forget_context(CUcontext context) {
+  for (struct choice *choice = choices; choice && context; choice = choice->next)
+    if (choice->context == context)
+      choice->context = NULL;
+  meter_forget(context);
+  if (compute.context == context)
+    compute.count = 0;
+}
+
+void choose_finish(void) {
+  for (struct choice *choice = choices; choice; choice = choice->next)
+    if (choice->took) {
+      end_step(choice);
+      tell(choice);
+    }
+}
