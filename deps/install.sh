@@ -5,9 +5,11 @@
 #
 #   CUDA_HOME     the toolkit to look for first; default: /usr/local/cuda
 #   DEPS_TIMEOUT  seconds that one download may take; default: 900
+#   OS_RELEASE    file that names the distribution; default: /etc/os-release
 set -eu
 cd -- "$(dirname -- "$0")/.."
 TIMEOUT=${DEPS_TIMEOUT:-900}
+OS_RELEASE=${OS_RELEASE:-/etc/os-release}
 TOOLKIT=build/toolkit
 LOG=build/deps.log
 
@@ -44,9 +46,16 @@ present() {
   esac
 }
 
+# The distribution's name, "debian".
+distribution() {
+  sed -n 's/^ID=["'\'']\{0,1\}\([a-z0-9._-]*\).*/\1/p' "$OS_RELEASE" 2>/dev/null || true
+}
+
 missing_packages() {
-  while read -r package probe argument; do
+  here=$(distribution)
+  while read -r package probe argument only; do
     case $package in '' | '#'*) continue ;; esac
+    [ -z "$only" ] || [ "$only" = "$here" ] || continue
     present "$probe" "$argument" || printf '%s ' "$package"
   done <deps/apt.txt
 }

@@ -47,6 +47,21 @@ with_tools() { PATH=$PWD/tools:$PATH "$@"; }
   tail -n 1 asked | grep -Fx 'install -y --no-install-recommends thing other third fourth fifth'
 }
 
+@test "a package that one distribution alone has is asked for there and left out elsewhere" {
+  wanted 'bash command bash' 'thing command the-thing debian'
+  echo 'ID=ubuntu' >release
+  OS_RELEASE=release run ./deps/install.sh
+  [ "$output" = 'deps: nothing is missing' ]
+  OS_RELEASE=nowhere run ./deps/install.sh
+  [ "$output" = 'deps: nothing is missing' ]
+  printf 'NAME="Debian GNU/Linux"\nID=debian\n' >release
+  stand_in tools/id 'echo 0'
+  stand_in tools/apt-get 'echo "$*" >>asked'
+  OS_RELEASE=release run with_tools ./deps/install.sh
+  [ "$status" -ne 0 ]
+  tail -n 1 asked | grep -Fx 'install -y --no-install-recommends thing'
+}
+
 @test "deps says so when it has installed something" {
   wanted 'thing command the-thing'
   stand_in tools/id 'echo 0'

@@ -23,7 +23,7 @@ setup() {
   mkdir -p a b home/.cache
   export PATH=$TOOLS:$PATH
   export STAND_IN_PATH=$PATH HOME=$PWD/home STAND_IN_LOG=$PWD/trained
-  export STAND_IN_PREFIX=$BATS_FILE_TMPDIR/installed/opt/offload
+  export STAND_IN_GPU=$SIM STAND_IN_PREFIX=$BATS_FILE_TMPDIR/installed/opt/offload
   export STAND_IN_PROGRAM="exec '$SIM' '$CHARLM' '$TEXT' ${SMALL[*]} --steps 6"
   : >trained
 }
@@ -33,7 +33,8 @@ commands() { awk '/^```/ { inside = ($0 == "```sh"); next } inside && NF' "$1" |
 
 # here LINE: as it is typed on this machine, with this test's folders.
 here() {
-  local line=${1//\/opt\/offload\/bin/$STAND_IN_PREFIX/bin}
+  local line=${1/#\/opt\/offload\/bin\/offload check/$SIM $STAND_IN_PREFIX/bin/offload check}
+  line=${line/#\/opt\/offload/$STAND_IN_PREFIX}
   line=${line//\/mnt\/a:\/mnt\/b/$PWD/a:$PWD/b}
   printf '%s\n' "${line//\/path\/to\/liboffload.so/$LIBOFFLOAD}"
 }
