@@ -68,6 +68,11 @@ UNIT_TESTS += $(B)/test/top_screen
 bench: all $$(BENCHES)
 	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
 
+## report-fixtures: write the reports that the tests of `offload report` read (tests/data/reports) from runs on the simulated GPU
+.PHONY: report-fixtures
+report-fixtures: all $(B)/charlm
+	$(PYTHON) tests/report_fixtures.py --build $(B) --out tests/data/reports
+
 # Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
 MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
 $(B)/man/made: $(B)/offload $(wildcard policy/man/*)

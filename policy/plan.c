@@ -118,9 +118,8 @@ static bool kind_of(const struct plan_request *request, struct kind *kind, char 
              names[count]);
   }
   const char *nearest = nearest_name(request->optimizer, names, count);
-  snprintf(problem, problem_bytes, "--optimizer %.40s is not known%s%s%s: known are %s",
-           request->optimizer, nearest ? ", did you mean " : "", nearest ? nearest : "",
-           nearest ? "?" : "", known);
+  snprintf(problem, problem_bytes, "--optimizer %.40s is not known%s%s: known are %s",
+           request->optimizer, nearest ? ", the nearest is " : "", nearest ? nearest : "", known);
   return false;
 }
 

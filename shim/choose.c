@@ -7,6 +7,7 @@
 #include "../policy/report_policy.h"
 #include "measure.h"
 #include "meter.h"
+#include "observe.h"
 #include "pace.h"
 #include "process.h"
 #include <stdatomic.h>
@@ -158,6 +159,8 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
     on_host = (double)plan->resident_elements * share;
     on_drive = (double)(plan->ours_elements - plan->resident_elements) * share;
   }
+  if (process_config()->mode == MODE_OBSERVE)
+    on_host = (double)last->elements * observe_share();
   *input = (struct cost_input){
       .rates = choice->rates,
       .family = family_cost(plan),

@@ -38,8 +38,8 @@ static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
   return touch_absent(range, pointer, pointer + 1) ? drive_fault_bytes(pointer, 1) : CUDA_SUCCESS;
 }
 
-static bool may_become_range(void *return_address) {
-  return process_config()->mode != MODE_OBSERVE && !switch_off() &&
+static bool may_move(void *return_address) {
+  return !switch_off() &&
          !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
          caller_may_move(return_address);
 }
@@ -63,7 +63,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return allocate_native(pointer, bytes);
   }
   report_add(allocations_seen, 1);
-  if (may_become_range(__builtin_return_address(0))) {
+  const bool movable = may_move(__builtin_return_address(0));
+  if (movable && process_config()->mode != MODE_OBSERVE) {
     CUresult result = range_create(pointer, bytes, PIECE_DEVICE);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
       result = pressure_allocate(pointer, bytes, result);
@@ -72,7 +73,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   }
   CUresult result = allocate_native(pointer, bytes);
   if (result == CUDA_SUCCESS)
-    pressure_native_allocated(*pointer, bytes);
+    pressure_native_allocated(*pointer, bytes, movable);
   return result;
 }
 

@@ -26,6 +26,7 @@
 #include "driver.h"
 #include "elsewhere.h"
 #include "move.h"
+#include "observe.h"
 #include "pace.h"
 #include "process.h"
 #include "quiet.h"
@@ -140,30 +141,6 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   }
 }
 
-static size_t states_of(const struct moment *moment) {
-  return moment->partners[1] ? 3 : 2;
-}
-
-static size_t tensor_count(const struct view *view) {
-  size_t sixths = 0; /* of a tensor */
-  for (size_t i = 0; i < view->moment_count; i++)
-    sixths += 6 / states_of(&view->moments[i]);
-  return sixths / 6;
-}
-
-/* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
-static void say_observed(const struct view *view, uint64_t step) {
-  static bool said;
-  size_t bytes = 0;
-  for (size_t i = 0; i < view->moment_count; i++)
-    bytes += view->moments[i].bytes;
-  if (bytes && !said)
-    report_reason("OFFLOAD_MODE=observe: %zu bytes of optimizer state in %zu tensors could move to "
-                  "the host at step %llu",
-                  bytes, tensor_count(view), (unsigned long long)step + 1);
-  said |= bytes != 0;
-}
-
 /* Brought in: it stays off drives for longer than the last time, unless that was long ago. */
 static void rest(struct range *range, uint64_t step) {
   if (range->drive_rest < DRIVE_REST_MOST &&
@@ -230,7 +207,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   if (mode == MODE_FULL && !to_host.count && !home.count)
     elsewhere_note_shared(view.ranges, view.range_count);
   if (mode == MODE_OBSERVE) {
-    say_observed(&view, pace->step);
+    observe_step(&view);
   } else {
     const uint64_t late = move_late_count();
     const size_t wanted = to_host.count;
