@@ -171,7 +171,8 @@ static struct terms cpu_terms(const struct cost_input *input, const struct shape
   if (own > 0 && reached > 0)
     t.rate[COST_ARITHMETIC] =
         lower(t.rate[COST_ARITHMETIC], reached / own * at_least(family->arithmetic, 0));
-  t.pieces = at_least(moved / cpu_piece_elements, s->launches);
+  const double piece = input->cpu_piece > 0 ? input->cpu_piece : cpu_piece_elements;
+  t.pieces = at_least(moved / piece, s->launches);
   t.amount[COST_STARTS] = CPU_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = input->threads > 0 && t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
@@ -189,7 +190,9 @@ static struct terms stream_terms(const struct cost_input *input, const struct sh
   t.amount[COST_HOST] = t.amount[COST_UP] + t.amount[COST_DOWN];
   /* The copies' own accesses, then the kernel's. */
   t.amount[COST_DEVICE] += t.amount[COST_HOST] + moved * kernel_bytes(family, true);
-  t.pieces = at_least(bytes / stream_slot_bytes, s->launches);
+  const double piece_bytes =
+      input->stream_piece > 0 ? input->stream_piece * family->state : stream_slot_bytes;
+  t.pieces = at_least(bytes / piece_bytes, s->launches);
   t.amount[COST_STARTS] = STREAM_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
@@ -373,9 +376,11 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
   const struct shape s = shape_of(input);
   const double million = 1e6;
   struct writer w = {text, bytes, 0};
-  put(&w, "%s: %.1f M elements, %.1f M in host memory, %.1f M on drives, of %.0f ranks\n",
-      input->family.name ? input->family.name : "a kernel", s.elements / million,
-      s.on_host / million, s.on_drive / million, s.sharers);
+  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks that share host memory: %.0f\n",
+      input->family.name ? input->family.name : "a kernel", input->family.parameter,
+      input->family.gradient, input->family.state, s.sharers);
+  put(&w, "  %.1f M elements, %.1f M in host memory, %.1f M on drives\n", s.elements / million,
+      s.on_host / million, s.on_drive / million);
   for (int i = 0; i < COST_WAYS; i++) {
     const struct cost_of_way *of = &cost->ways[i];
     const struct terms t = way_terms(input, &s, (enum cost_way)i);

@@ -12,6 +12,7 @@
 #include "drive.h"
 #include "driver.h"
 #include "frames.h"
+#include "mark.h"
 #include "process.h"
 #include "quiet.h"
 #include "tier.h"
@@ -214,6 +215,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
   struct frames *frames = count ? frames_find(items[0].range->context) : NULL;
   if (!frames)
     return CUDA_SUCCESS;
+  const bool marked = mark_begin("offload move");
   const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
   bool more = clean_up(items[0].range->context, frames);
@@ -241,6 +243,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
                 (double)(*moved * items[0].range->piece_bytes) / 1048576.0, (double)ns / 1e6);
     said = true;
   }
+  mark_end(marked);
   return CUDA_SUCCESS;
 }
 
@@ -401,6 +404,7 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
     first++;
   if (first == count)
     return result;
+  const bool marked = mark_begin("offload fault");
   struct frames *frames = frames_find(items[0].range->context);
   const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
@@ -427,5 +431,6 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
                                  .end_ns = ended_ns,
                                  .bytes = brought * items[0].range->piece_bytes});
   range_watch_changed();
+  mark_end(marked);
   return result;
 }

@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "drain.h"
 #include "driver.h"
+#include "mark.h"
 #include "process.h"
 #include "quiet.h"
 #include "tier.h"
@@ -349,6 +350,7 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
   *moved = 0;
   if (!count)
     return result;
+  const bool marked = mark_begin("offload move");
   const uint64_t began_ns = clock_now_ns();
   const size_t bytes = items[0].range->piece_bytes;
   CUstreamCaptureMode mode = quiet_begin();
@@ -364,6 +366,7 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
   }
   quiet_end(mode);
   say_moved(tier, *moved, *moved * bytes, began_ns);
+  mark_end(marked);
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include "foreign.h"
 #include "frames.h"
 #include "lock.h"
+#include "mark.h"
 #include "move.h"
 #include "pace.h"
 #include "plan.h"
@@ -453,7 +454,10 @@ static CUresult carry_out(struct plan *plan) {
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
+  const bool marked = mark_begin("offload step %llu (%s)", (unsigned long long)state_step(),
+                                 cpu ? "cpu" : "stream");
   result = cpu ? step_cpu(plan) : step_stream(plan);
+  mark_end(marked);
   timeline_end(plan->timing, plan->stream, TRACE_STEP, cpu ? "cpu" : "stream", 0,
                plan->ours_elements + plan->rest_elements);
   drive_leave(plan);
@@ -525,6 +529,8 @@ bool step_launch(const struct launch *launch, CUresult *result) {
     (void)companion_load(&why);
     cancel_allow(cancel);
   }
+
+  mark_start();
 
   enqueue_lock();
   if (!process_active()) { /* the process has begun to end, or the GPU was lost, since the hook asked */
