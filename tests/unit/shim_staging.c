@@ -45,6 +45,10 @@ static CUresult mem_info(size_t *free_bytes, size_t *total) {
   *total = 1024 * MiB;
   return CUDA_SUCCESS;
 }
+static CUresult context_current(CUcontext *context) {
+  *context = (CUcontext)0x9000;
+  return CUDA_SUCCESS;
+}
 static CUresult event_create(CUevent *event, unsigned flags) {
   static uintptr_t last = 0x8000;
   (void)flags;
@@ -183,6 +187,7 @@ int main(void) {
   driver.cuMemFree_v2 = mem_free;
   driver.cuMemGetInfo_v2 = mem_info;
   driver.cuEventCreate = event_create;
+  driver.cuCtxGetCurrent = context_current;
   test_shapes();
   test_taking();
   test_layout();
