@@ -1,8 +1,8 @@
 /* See choose.h. A function's elements of a step are known when the next one begins; so the cost of a step is that of the elements that
    the last one named. */
 #include "choose.h"
-#include "../policy/cpus.h"
 #include "../policy/decide.h"
+#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
 #include "measure.h"
@@ -137,7 +137,7 @@ static unsigned step_threads(const struct ring *ring) {
     return worker_threads(ring->worker);
   const struct config *config = process_config();
   if (!threads)
-    threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
+    threads = config->threads ? config->threads : node_threads(config, 1);
   return threads;
 }
 
@@ -188,7 +188,7 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
       .on_host = on_host,
       .on_drive = on_drive,
       .threads = step_threads(plan->ring),
-      .sharers = process_config()->local_ranks,
+      .sharers = ranks_sharers(),
       .launches = last->launches,
       .compute = compute_seconds(),
   };
