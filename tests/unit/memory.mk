@@ -37,7 +37,7 @@ UNIT_TESTS += $(B)/tests/unit/shim_nccl
 
 # The drives' wear alone: store, drives and settings are the test's.
 WEAR_OBJS := $(B)/shim/wear.o $(B)/nvme/endurance.o $(B)/nvme/endurance_smart.o $(B)/nvme/endurance_run.o
-$(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(SHIM_HDR) nvme/endurance.h
+$(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(B)/policy/budget.o $(SHIM_HDR) nvme/endurance.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(B)/policy/offload.a -Wl,--wrap=drive_health -o $@ -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_wear
