@@ -29,7 +29,7 @@ B := build/san-$(subst $(comma),-,$(SAN))
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer
 endif
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -I. -I$(B)/gen $(SANFLAGS)
-INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload
+INSTALLED := $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload $(B)/offload-probe
 # It is compiled and linked with these; tests/check/symbols reads the results.
 HARDEN_CFLAGS := -fstack-protector-strong
 HARDEN := -Wl,-z,relro,-z,now,-z,noexecstack $(HARDEN_CFLAGS)
@@ -56,13 +56,16 @@ distclean:
 	rm -rf build
 
 PREFIX ?= /usr/local
-## install: the library, its companion and the program `offload` under PREFIX (/usr/local)
+## install: the library, its companion, the program `offload`, its man pages and completion under PREFIX (/usr/local)
 .PHONY: install
-install: $(INSTALLED)
-	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include'
-	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so '$(DESTDIR)$(PREFIX)/lib'
+install: $(INSTALLED) $(MANUALS)
+	install -d $(foreach folder,lib bin include share/man/man1 share/man/man7 share/bash-completion/completions,'$(DESTDIR)$(PREFIX)/$(folder)')
+	install -m 755 $(B)/liboffload.so $(B)/liboffload-adam.so $(B)/offload-probe '$(DESTDIR)$(PREFIX)/lib'
 	install -m 755 $(B)/offload '$(DESTDIR)$(PREFIX)/bin'
 	install -m 644 policy/offload.h '$(DESTDIR)$(PREFIX)/include'
+	install -m 644 $(B)/man/offload.1 '$(DESTDIR)$(PREFIX)/share/man/man1'
+	install -m 644 $(B)/man/liboffload.7 '$(DESTDIR)$(PREFIX)/share/man/man7'
+	install -m 644 $(B)/man/offload.bash '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/offload'
 	@case '$(PREFIX)' in \
 	  *[\ :]*) echo 'installed; LD_PRELOAD carries no blanks and colons: ln -s '\''$(PREFIX)/lib'\'' /tmp/offload and preload /tmp/offload/liboffload.so' ;; \
 	  *) echo 'use it: LD_PRELOAD=$(PREFIX)/lib/liboffload.so PROGRAM, or: $(PREFIX)/bin/offload run -- PROGRAM' ;; esac

@@ -39,7 +39,7 @@ class Run:
         environment.update(OFFLOAD_TEST_BUILD=build, GPUSIM_MEMORY=str(device_memory), GPUSIM_REPORT=simulator,
                            GPUSIM_THREADS=str(min(os.cpu_count() or 1, 16)))
         if preload:
-            environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_REPORT=report)
+            environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_REPORT=report, OFFLOAD_RATES="/dev/null")
         command = [os.path.join(PYTORCH, "run"), os.path.join(PYTORCH, "train_gpt.py"), *MODEL,
                    "--steps", str(options.steps), "--checkpoint", checkpoint]
         print(f"running: {name} ({size(device_memory)} of device memory)", flush=True)

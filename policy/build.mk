@@ -1,8 +1,9 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/rates.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/trace.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
+POLICY_SRC += policy/rates_cache.c
 # The ranks of a node.
 POLICY_SRC += policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
@@ -14,7 +15,8 @@ $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 
 # The program: every policy/offload*.c, and of the rest what they call. OFFLOAD_LIBS: static libraries that its commands need, each said what for.
 OFFLOAD_SRC := $(wildcard policy/offload*.c) policy/inspect.c policy/library.c policy/top_screen.c $(wildcard policy/page*.c)
-# jansson reads reports.
+OFFLOAD_SRC += $(wildcard policy/plan*.c)
+# jansson reads reports and models' config.json.
 OFFLOAD_LIBS := -l:libjansson.a
 $(B)/policy/offload_check_driver.o: CFLAGS_ALL += $(CUDA_INC)
 .SECONDEXPANSION:
@@ -24,6 +26,19 @@ $(B)/policy/offload.a: $(POLICY_OBJS) $$(NVME_OBJS)
 $(B)/offload: $(OFFLOAD_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(OFFLOAD_LIBS) $(LIBURING) -lpthread -lm -ldl -o $@
 ALL += $(B)/offload
+
+# What measures the machine, beside the library, which starts it. It loads the driver by itself.
+PROBE_SRC := $(wildcard policy/probe*.c)
+$(B)/gen/probe_ptx.h: policy/probe.ptx
+	@mkdir -p $(@D)
+	{ echo '/* made from policy/probe.ptx */'; echo 'static const char probe_ptx[] ='; \
+	  sed -e '/^[[:space:]]*$$/d' -e 's/"/\\"/g' -e 's/^/    "/' -e 's/$$/\\n"/' $<; echo '    ;'; } > $@.tmp && mv $@.tmp $@
+$(PROBE_SRC:%.c=$(B)/%.o): CFLAGS_ALL += $(CUDA_INC)
+$(B)/policy/probe_gpu.o: $(B)/gen/probe_ptx.h
+$(B)/policy/probe_host.o: CFLAGS_ALL += -O3
+$(B)/offload-probe: $(PROBE_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
+	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -ldl -o $@
+ALL += $(B)/offload-probe
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
 POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry
@@ -50,3 +65,11 @@ UNIT_TESTS += $(B)/test/top_screen
 .PHONY: bench
 bench: all $$(BENCHES)
 	$(PYTHON) tests/bench.py $(B)/bench.json $(BENCHES) $(BENCH_COMMANDS)
+
+# Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
+MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
+$(B)/man/made: $(B)/offload $(wildcard policy/man/*)
+	$(PYTHON) policy/man/make.py $(B)/offload $(@D)
+	@touch $@
+$(MANUALS): $(B)/man/made ;
+ALL += $(MANUALS)

@@ -295,6 +295,18 @@ static double early_elements(const struct cost_input *input, const struct shape 
   return early;
 }
 
+/* Drives read and write in turn: what bounds is the larger of both, when their sum does. */
+static enum cost_resource bound_of(const double needs[COST_RESOURCES]) {
+  const double drives = needs[COST_DRIVE_READ] + needs[COST_DRIVE_WRITE];
+  enum cost_resource bound = COST_UP;
+  for (int k = 0; k < COST_RESOURCES; k++)
+    if (needs[k] > needs[bound])
+      bound = (enum cost_resource)k;
+  if (drives <= needs[bound])
+    return bound;
+  return needs[COST_DRIVE_WRITE] > needs[COST_DRIVE_READ] ? COST_DRIVE_WRITE : COST_DRIVE_READ;
+}
+
 void cost_estimate(const struct cost_input *input, struct cost *cost) {
   const struct shape s = shape_of(input);
   const struct terms stay = stay_terms(input, &s);
@@ -306,9 +318,7 @@ void cost_estimate(const struct cost_input *input, struct cost *cost) {
     struct cost_of_way *of = &cost->ways[i];
     of->possible = t.possible;
     needs_of(&t, of->needs);
-    for (int k = 0; k < COST_RESOURCES; k++)
-      if (of->needs[k] > of->needs[of->bound])
-        of->bound = (enum cost_resource)k;
+    of->bound = bound_of(of->needs);
     if (!t.possible)
       continue;
     of->seconds = way_seconds(&t, way, s.launches);

@@ -35,14 +35,49 @@ static const struct command *command_of(const char *name) {
   return NULL;
 }
 
-/* For what is made of the option tables in a build: a line each of name, short name, argument and help. */
+/* Text as one field of a line. */
+static void print_field(const char *text) {
+  putchar('\t');
+  for (; text && *text; text++)
+    if (*text == '\n')
+      fputs("\\n", stdout);
+    else
+      putchar(*text == '\t' || *text == '\v' ? ' ' : *text);
+}
+
+static void print_fields(const char *kind, const char *const *fields, size_t count) {
+  fputs(kind, stdout);
+  for (size_t i = 0; i < count; i++)
+    print_field(fields[i]);
+  putchar('\n');
+}
+#define PRINT_LINE(kind, ...)                                                                      \
+  print_fields(kind, (const char *const[]){__VA_ARGS__},                                           \
+               sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
+
+/* For man pages and the shell's completion (man/make.py): what a command takes, a line for each thing. */
 static void dump_options(const struct argp *argp) {
+  PRINT_LINE("doc", argp->doc);
   for (const struct argp_option *option = argp->options;
-       option && (option->name || option->key || option->doc); option++)
-    if (option->name && !(option->flags & (OPTION_HIDDEN | OPTION_DOC)))
-      printf("%s\t%c\t%s\t%s\n", option->name,
-             option->key > ' ' && option->key <= '~' ? option->key : '-',
-             option->arg ? option->arg : "", option->doc ? option->doc : "");
+       option && (option->name || option->key || option->doc); option++) {
+    const char letter[2] = {option->key > ' ' && option->key <= '~' ? (char)option->key : 0, 0};
+    if (!option->name && option->doc)
+      PRINT_LINE("group", option->doc);
+    else if (option->name && !(option->flags & (OPTION_HIDDEN | OPTION_DOC)))
+      PRINT_LINE("option", option->name, letter, option->arg, option->doc);
+  }
+}
+
+static void dump(void) {
+  for (size_t i = 0; i < COMMANDS; i++)
+    PRINT_LINE("command", commands[i].name, commands[i].arguments, commands[i].summary);
+#define VARIABLE(field, NAME, kind, initial, help)                                                 \
+  PRINT_LINE("variable", NAME, #kind, initial, help);
+#include "variables.def"
+#undef VARIABLE
+#define COUNTER(name, help) PRINT_LINE("counter", #name, help);
+#include "counters.def"
+#undef COUNTER
 }
 
 void command_parse(const struct argp *given, int argc, char **argv, unsigned flags, void *input) {
@@ -50,7 +85,7 @@ void command_parse(const struct argp *given, int argc, char **argv, unsigned fla
   const struct command *command = command_of(blank ? blank + 1 : "");
   static char doc[DOC_MOST];
   struct argp argp = *given;
-  if (argc == 2 && !strcmp(argv[1], "--dump-options")) {
+  if (argc == 2 && !strcmp(argv[1], "--dump")) {
     dump_options(given);
     exit(EXIT_SUCCESS);
   }
@@ -108,6 +143,10 @@ int main(int argc, char **argv) {
       print_help();
     else
       puts(argp_program_version);
+    return EXIT_SUCCESS;
+  }
+  if (!strcmp(name, "--dump") && argc == 2) {
+    dump();
     return EXIT_SUCCESS;
   }
   const struct command *command = command_of(name);

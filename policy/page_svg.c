@@ -17,7 +17,7 @@ enum {
   ROW = 40,
   ROW_LABEL = 92,
   ROW_VALUES = 230,
-  TICKS = 4,
+  TICKS = 6,
 };
 static const double widest_bar = 26;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 80, INDENT = 2, GAP = 2, LEAST_WRAPPED = 24, BAR = 30, SPARKS = 24, NAME = 36 };
+enum { WIDTH = 80, INDENT = 2, GAP = 2, LEAST_WRAPPED = 24, BAR = 30, SPARKS = 16, NAME = 36 };
 
 struct writer {
   FILE *out;

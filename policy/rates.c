@@ -223,10 +223,12 @@ bool rates_read(struct rates *rates, const char *path, char *problem, size_t pro
                                   : strerror(errno));
   char why[400];
   const bool good = rates_parse(rates, text, why, sizeof why);
+  const bool named = strspn(text, " \t\r\n") < strlen(text);
   free(text);
   if (!good)
     return fail(problem, problem_bytes, "%s: %s", path, why);
-  rates->source = RATES_TOLD;
+  if (named)
+    rates->source = RATES_TOLD;
   return true;
 }
 

@@ -8,9 +8,11 @@
 #include "json.h"
 #include "report_drives.h"
 #include "report_file.h"
+#include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
 #include "report_policy.h"
+#include "report_rates.h"
 #include "report_switch.h"
 #include "version.h"
 #include <errno.h>
@@ -38,7 +40,9 @@ static struct {
 void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
+  report_free_forget();
   report_switch_forget();
+  report_rates_forget();
   report_policy_forget();
   report_memory_forget();
   report_line_forget();
@@ -476,6 +480,8 @@ static int write_json(int fd, const void *context) {
   json_end(json, '}');
   write_functions(json);
   report_drives_json(json);
+  report_rates_json(json);
+  report_free_json(json, writing->config);
   report_switch_json(json, writing->config);
   report_policy_json(json);
   report_steps_json(json);

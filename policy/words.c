@@ -81,8 +81,11 @@ const char *words_plain(const char *from, char *text, size_t bytes) {
   while (*from) {
     const size_t length = character(from);
     const unsigned char *c = (const unsigned char *)from;
-    /* C0, DEL and C1 (0xc2 0x80 to 0x9f) are what terminals obey. */
-    const int bad = !length || *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0);
+    /* C0, DEL and C1 (0xc2 0x80 to 0x9f) are what terminals obey; U+202A to U+202E and U+2066 to U+2069 turn the order of what follows. */
+    const int turns = *c == 0xe2 && length == 3 &&
+                      ((c[1] == 0x80 && c[2] >= 0xaa && c[2] <= 0xae) ||
+                       (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9));
+    const int bad = !length || *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0) || turns;
     const size_t put = bad ? 1 : length;
     if (used + put >= bytes)
       break;

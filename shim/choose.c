@@ -5,6 +5,7 @@
 #include "../policy/decide.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
+#include "measure.h"
 #include "meter.h"
 #include "pace.h"
 #include "process.h"
@@ -37,6 +38,9 @@ struct choice {
   unsigned took; /* ways of its launches, a bit each */
   struct counts present, last;
   struct decide any, without_cpu;
+  struct rates rates;
+  unsigned rates_generation;
+  bool rates_taken;
   bool fell_back; /* the CPU couldn't in the last step */
   bool known;     /* input and cost are */
   struct cost_input input;
@@ -56,22 +60,30 @@ static struct {
   unsigned count;
 } compute; /* of the context that was measured last: a process of several mostly has the same on each */
 
-static struct rates rates;
 static _Atomic bool prepared;
 
 void choose_prepare(void) {
   static _Atomic bool begun;
   if (atomic_exchange_explicit(&begun, true, memory_order_relaxed))
     return;
-  char problem[256];
-  const char *path = process_config()->rates;
-  rates_assume(&rates);
-  if (path && !rates_read(&rates, path, problem, sizeof problem))
-    report_notice("OFFLOAD_RATES: %s", problem);
   atomic_store_explicit(&prepared, true, memory_order_release);
 }
 
 /* ---- what a step costs ---- */
+
+/* Rates that come while the program runs: what was measured says nothing of what they foretell. */
+static void take_rates(struct choice *choice) {
+  const unsigned now = measure_generation();
+  if (choice->rates_taken && choice->rates_generation == now)
+    return;
+  choice->rates_generation = now;
+  measure_rates(choice->device, &choice->rates);
+  if (choice->rates_taken) {
+    decide_rates_changed(&choice->any);
+    decide_rates_changed(&choice->without_cpu);
+  }
+  choice->rates_taken = true;
+}
 
 static struct choice *choice_of(const struct plan *plan, CUcontext context) {
   struct choice **end = &choices;
@@ -136,6 +148,7 @@ static double compute_seconds(void) {
 
 /* State moves between steps: then the launch at hand says what share of the last step's elements it will be. */
 static void fill_input(struct choice *choice, const struct plan *plan) {
+  take_rates(choice);
   const struct counts *last = &choice->last;
   struct cost_input *input = &choice->input;
   double on_host = (double)last->on_host, on_drive = (double)last->on_drive;
@@ -146,7 +159,7 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
     on_drive = (double)(plan->ours_elements - plan->resident_elements) * share;
   }
   *input = (struct cost_input){
-      .rates = rates,
+      .rates = choice->rates,
       .family = family_cost(plan),
       .elements = (double)last->elements,
       .on_host = on_host,
@@ -241,6 +254,8 @@ static void note_measured(CUcontext context, const struct meter_step *measured) 
     const double share = seconds * entry->seconds / foretold;
     decide_measured(&choice->any, entry->way, entry->seconds, share);
     decide_measured(&choice->without_cpu, entry->way, entry->seconds, share);
+    if (decide_disagrees(&choice->any))
+      measure_refresh(choice->device);
   }
 }
 
@@ -255,7 +270,7 @@ static void tell(const struct choice *choice) {
   told = (struct report_policy){.device = choice->device,
                                 .way = cost_way_name(choice->way),
                                 .asked = config_step_name(asked),
-                                .rates = sources[rates.source],
+                                .rates = sources[choice->rates.source],
                                 .elements = choice->last.elements,
                                 .elements_host = choice->last.on_host,
                                 .elements_drive = choice->last.on_drive,
@@ -284,7 +299,7 @@ static void tell(const struct choice *choice) {
     told.measured_ns = (uint64_t)(seconds * decide_ratio(&choice->any, choice->way) * 1e9);
     const enum cost_way best = choice->cost.best;
     char here[DECIDE_TIME_BYTES], there[DECIDE_TIME_BYTES];
-    if (asked != STEP_AUTO && rates.source != RATES_ASSUMED && best < COST_STAY &&
+    if (asked != STEP_AUTO && choice->rates.source != RATES_ASSUMED && best < COST_STAY &&
         decide_expected(&choice->any, &choice->cost, best) * 100 <
             decide_expected(&choice->any, &choice->cost, choice->way) * (100 - DECIDE_GAIN_PERCENT))
       snprintf(told.advice, sizeof told.advice,
@@ -329,7 +344,7 @@ static bool told_way(uint64_t step, enum cost_way *way) {
 static const char *undecided(const struct choice *choice) {
   if (!choice->known)
     return "no step with state off the device was seen whole yet";
-  if (rates.source == RATES_ASSUMED)
+  if (choice->rates.source == RATES_ASSUMED)
     return "this machine's rates were neither measured nor told";
   if (!tells(choice))
     return "steps of so few elements take too little time to choose by";

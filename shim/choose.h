@@ -8,7 +8,7 @@
 #include "../policy/cost.h"
 #include "plan.h"
 
-/* Reads the rates, once; not under the enqueue lock. */
+/* Once, before the first choice; rates come from measure.h from then on. */
 void choose_prepare(void);
 
 /* What a launch's blocks of ours should go by: the first way, and where the CPU can't, the second (`stream` or `direct`). */

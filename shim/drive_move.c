@@ -6,6 +6,7 @@
 
    In: frames are asked for, some ahead; a piece's memory is made and mapped at its address, where nothing is, and filled from the frame. */
 #include "../policy/report.h"
+#include "../policy/trace.h"
 #include "clock.h"
 #include "drain.h"
 #include "drive.h"
@@ -226,10 +227,15 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
     wait = false; /* nothing of this thread's has been queued since */
   }
   quiet_end(mode);
-  const uint64_t ns = clock_now_ns() - began_ns;
+  const uint64_t ended_ns = clock_now_ns(), ns = ended_ns - began_ns;
   report_add(move_ns, ns);
   if (*moved) {
     report_add(drive_pieces_out, *moved);
+    trace_add(&(struct trace_span){.track = TRACE_MOVE,
+                                   .name = "to drives",
+                                   .begin_ns = began_ns,
+                                   .end_ns = ended_ns,
+                                   .bytes = *moved * items[0].range->piece_bytes});
     report_line(said ? LOG_VERBOSE : LOG_NORMAL,
                 "moved %.1f MiB of optimizer state to drives in %.1f ms",
                 (double)(*moved * items[0].range->piece_bytes) / 1048576.0, (double)ns / 1e6);
@@ -390,7 +396,7 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
   CUresult result = CUDA_SUCCESS;
   CUstream stream;
   CUevent copied;
-  size_t first = 0;
+  size_t first = 0, brought = 0;
   while (first < count && move_item_piece(&items[first])->tier != PIECE_DRIVE)
     first++;
   if (first == count)
@@ -409,10 +415,17 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
     for (; i < count && batch.count < batch_most(frames); i++)
       if (move_item_piece(&items[i])->tier == PIECE_DRIVE)
         batch.items[batch.count++] = items[i];
+    brought += batch.count;
     result = bring_batch(frames, &batch, stream);
   }
   quiet_end(mode);
-  report_add(drive_fault_ns, clock_now_ns() - began_ns);
+  const uint64_t ended_ns = clock_now_ns();
+  report_add(drive_fault_ns, ended_ns - began_ns);
+  trace_add(&(struct trace_span){.track = TRACE_MOVE,
+                                 .name = "from drives",
+                                 .begin_ns = began_ns,
+                                 .end_ns = ended_ns,
+                                 .bytes = brought * items[0].range->piece_bytes});
   range_watch_changed();
   return result;
 }

@@ -8,6 +8,7 @@
 #include "../policy/report.h"
 #include "process.h"
 #include "range.h"
+#include "timeline.h"
 #include "touch.h"
 #include <stdlib.h>
 #include <string.h>
@@ -123,13 +124,6 @@ void early_tell(struct ring *ring, const struct group *group) {
 }
 
 /* ---- slots ---- */
-
-static size_t group_bytes(const struct group *group) {
-  size_t bytes = 0;
-  for (unsigned i = 0; i < group->span_count; i++)
-    bytes += group->spans[i].bytes;
-  return bytes;
-}
 
 static void drop(struct staging_slot *slot) {
   if (slot->early)
@@ -275,11 +269,13 @@ static CUresult copy_up(struct ring *ring, struct staging_slot *slot, const stru
     if (other->down_used && (other == slot || (other->held && groups_overlap(other->group, group))))
       result = driver.cuStreamWaitEvent(ring->up, other->down, 0);
   }
+  struct timing *timing = timeline_begin(ring->context, ring->up);
   for (unsigned i = 0; i < group->span_count && result == CUDA_SUCCESS; i++) {
     touch_stream(range_find(group->spans[i].home), ring->up); /* who unmaps it waits for the copy */
     result = driver.cuMemcpyDtoDAsync_v2(slot->first + group->spans[i].offset, group->spans[i].home,
                                          group->spans[i].bytes, ring->up);
   }
+  timeline_end(timing, ring->up, TRACE_UP, "state, early", group_bytes(group), 0);
   return result ? result : driver.cuEventRecord(slot->up, ring->up);
 }
 

@@ -3,6 +3,7 @@
    collected under the lock and made after it, since a store may answer at once, from the very call. */
 #define _GNU_SOURCE
 #include "../policy/report.h"
+#include "../policy/trace.h"
 #include "clock.h"
 #include "frames_set.h"
 #include "process.h"
@@ -218,6 +219,7 @@ void frames_make_requests(struct store_request *requests) {
     request->buffer = t->frame->address;
     request->done = done;
     request->why[0] = 0;
+    t->asked_ns = trace_on() ? clock_now_ns() : 0;
     if (t->state == READING)
       store_read(frames_store(), request);
     else
@@ -250,6 +252,13 @@ static void done(struct store_request *request) {
   struct tenancy *t = tenancy_of(request);
   struct frames *frames = t->frames;
   char said[sizeof request->why] = "";
+  const struct trace_span span = {.track =
+                                      t->state == WRITING ? TRACE_DRIVE_WRITE : TRACE_DRIVE_READ,
+                                  .name = t->state == WRITING ? "write" : "read",
+                                  .begin_ns = t->asked_ns,
+                                  .end_ns = trace_on() ? clock_now_ns() : 0,
+                                  .bytes = frames->piece_bytes};
+  const bool ended = request->outcome == STORE_OK;
   pthread_mutex_lock(&frames->lock);
   frames->under_way--;
   if (t->state == WRITING) {
@@ -264,6 +273,8 @@ static void done(struct store_request *request) {
   struct store_request *requests = frames_advance(frames);
   pthread_mutex_unlock(&frames->lock);
   frames_make_requests(requests);
+  if (span.begin_ns && ended)
+    trace_add(&span);
   if (said[0])
     report_notice("%s", said);
 }

@@ -31,6 +31,7 @@ struct tenancy {
   bool gone;        /* ticket_go was called for one of its tickets, or none names it any more */
   struct ref *refs; /* of tickets not released; oldest first */
   struct store_request request;
+  uint64_t asked_ns; /* when the request was made, for OFFLOAD_TRACE */
 };
 
 struct ref {

@@ -14,6 +14,7 @@
    context. */
 #include "move.h"
 #include "../policy/report.h"
+#include "../policy/trace.h"
 #include "clock.h"
 #include "drain.h"
 #include "driver.h"
@@ -317,11 +318,17 @@ bool move_copier(const struct range *range, CUstream *stream, CUevent *event) {
   return true;
 }
 
-static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t ns) {
+static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t began_ns) {
   static bool said;
+  const uint64_t ended_ns = clock_now_ns(), ns = ended_ns - began_ns;
   report_add(move_ns, ns);
   if (!moved)
     return;
+  trace_add(&(struct trace_span){.track = TRACE_MOVE,
+                                 .name = tier == PIECE_HOST ? "to the host" : "to the device",
+                                 .begin_ns = began_ns,
+                                 .end_ns = ended_ns,
+                                 .bytes = bytes});
   if (tier == PIECE_HOST) {
     report_add(pieces_moved, moved);
     report_add(moved_out_bytes, bytes);
@@ -355,7 +362,7 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
     wait = false; /* nothing of this thread's has been queued since */
   }
   quiet_end(mode);
-  say_moved(tier, *moved, *moved * bytes, clock_now_ns() - began_ns);
+  say_moved(tier, *moved, *moved * bytes, began_ns);
   return result;
 }
 

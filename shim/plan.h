@@ -23,6 +23,7 @@ struct plan {
   struct arguments arguments;
   struct ring *ring;
   CUevent begin;         /* its place on the program's stream */
+  struct timing *timing; /* of the whole, for OFFLOAD_TRACE */
   struct ahead ahead;    /* what it may do before that is reached */
   struct branch *branch; /* cpu mode; what follows as well */
   struct ring_inputs *inputs;

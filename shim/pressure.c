@@ -44,6 +44,44 @@ void pressure_satisfied(size_t bytes) {
   (void)forget_failed(bytes);
 }
 
+/* ---- how much the program has ---- */
+
+enum { DEVICES_MOST = 64 };
+static struct level {
+  _Atomic int64_t live, most;
+} levels[DEVICES_MOST];
+
+static struct level *level_of(CUdevice device) {
+  static struct level none; /* of devices beyond those, together */
+  return device >= 0 && device < DEVICES_MOST ? &levels[device] : &none;
+}
+
+void pressure_count(CUdevice device, int64_t bytes) {
+  struct level *level = level_of(device);
+  const int64_t now = atomic_fetch_add_explicit(&level->live, bytes, memory_order_relaxed) + bytes;
+  int64_t most = atomic_load_explicit(&level->most, memory_order_relaxed);
+  while (now > most &&
+         !atomic_compare_exchange_weak_explicit(&level->most, &most, now, memory_order_relaxed,
+                                                memory_order_relaxed))
+    ;
+}
+
+size_t pressure_live_bytes(CUdevice device) {
+  const int64_t live = atomic_load_explicit(&level_of(device)->live, memory_order_relaxed);
+  return live > 0 ? (size_t)live : 0;
+}
+
+size_t pressure_most_bytes(CUdevice device) {
+  const int64_t most = atomic_load_explicit(&level_of(device)->most, memory_order_relaxed);
+  return most > 0 ? (size_t)most : 0;
+}
+
+void pressure_most_again(CUdevice device) {
+  struct level *level = level_of(device);
+  atomic_store_explicit(&level->most, atomic_load_explicit(&level->live, memory_order_relaxed),
+                        memory_order_relaxed);
+}
+
 /* ---- sizes of native allocations ---- */
 
 /* Protects the table, sorted by address. */
@@ -51,6 +89,7 @@ static pthread_mutex_t natives_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct native {
   CUdeviceptr pointer;
   size_t bytes;
+  CUdevice device;
 } * natives;
 static size_t native_count, native_room;
 
@@ -68,6 +107,8 @@ static size_t native_position(CUdeviceptr pointer) {
 }
 
 void pressure_native_allocated(CUdeviceptr pointer, size_t bytes) {
+  CUdevice device = 0;
+  (void)driver.cuCtxGetDevice(&device);
   pthread_mutex_lock(&natives_mutex);
   if (native_count == native_room) {
     size_t more = native_room ? 2 * native_room : 64;
@@ -79,11 +120,14 @@ void pressure_native_allocated(CUdeviceptr pointer, size_t bytes) {
   }
   size_t i = native_position(pointer);
   if (i && natives[i - 1].pointer == pointer) {
-    natives[i - 1].bytes = bytes; /* its free went past us */
+    pressure_count(natives[i - 1].device, -(int64_t)natives[i - 1].bytes);
+    natives[i - 1] = (struct native){pointer, bytes, device}; /* its free went past us */
+    pressure_count(device, (int64_t)bytes);
   } else if (native_count < native_room) {
     memmove(natives + i + 1, natives + i, (native_count - i) * sizeof *natives);
-    natives[i] = (struct native){pointer, bytes};
+    natives[i] = (struct native){pointer, bytes, device};
     native_count++;
+    pressure_count(device, (int64_t)bytes);
   }
   pthread_mutex_unlock(&natives_mutex);
 }
@@ -92,6 +136,7 @@ void pressure_native_freed(CUdeviceptr pointer) {
   pthread_mutex_lock(&natives_mutex);
   size_t i = native_position(pointer);
   if (i && natives[i - 1].pointer == pointer) {
+    pressure_count(natives[i - 1].device, -(int64_t)natives[i - 1].bytes);
     memmove(natives + i - 1, natives + i, (native_count - i) * sizeof *natives);
     native_count--;
   }

@@ -4,6 +4,7 @@
 #define OFFLOAD_PRESSURE_H
 #include <cuda.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* `first` is what range_create(DEVICE) said; anything but CUDA_ERROR_OUT_OF_MEMORY comes back at
    once. CUDA_SUCCESS with a range or (only rounding up to pieces didn't fit) native memory, or CUDA_ERROR_OUT_OF_MEMORY. Not under the enqueue lock. */
@@ -17,4 +18,11 @@ void pressure_satisfied(size_t bytes);
    size may be repeated by state. Freeing an unknown pointer is nothing. */
 void pressure_native_allocated(CUdeviceptr pointer, size_t bytes);
 void pressure_native_freed(CUdeviceptr pointer);
+
+/* The program's memory on a device, ranges and natives of at least OFFLOAD_MIN_ALLOCATION: `bytes` more, or less. Now; at its most since
+   pressure_most_again. */
+void pressure_count(CUdevice, int64_t bytes);
+size_t pressure_live_bytes(CUdevice);
+size_t pressure_most_bytes(CUdevice);
+void pressure_most_again(CUdevice);
 #endif

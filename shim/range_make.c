@@ -7,6 +7,7 @@
 #include "frames.h"
 #include "holdings.h"
 #include "lock.h"
+#include "measure.h"
 #include "move.h"
 #include "pressure.h"
 #include "process.h"
@@ -190,6 +191,8 @@ CUresult range_create(CUdeviceptr *pointer, size_t bytes, enum piece_tier tier) 
   *pointer = range->base;
   report_add(ranges, 1);
   report_add(range_bytes, bytes);
+  measure_begin(device);
+  pressure_count(range->device, (int64_t)range->mapped_bytes);
   if (tier == PIECE_HOST) {
     report_add(provisional_bytes, range->mapped_bytes);
     range_watch_changed();
@@ -211,6 +214,13 @@ static CUresult synchronise(const struct range *range) {
   if (push)
     (void)driver.cuCtxPopCurrent_v2(&current);
   return result;
+}
+
+/* It is in no table any more; while a capture is open its memory is given back later. */
+static void forget_removed(struct range *range, bool capture) {
+  pressure_count(range->device, -(int64_t)range->mapped_bytes);
+  if (!capture)
+    drop(range, range->piece_count);
 }
 
 /* The ranges that were freed while a capture was open, once none is. */
@@ -239,8 +249,8 @@ CUresult range_destroy(struct range *range) {
   const bool watched = atomic_load(&range->has_state) || atomic_load(&range->host_pieces);
   if (!range_table_remove(range, capture))
     result = CUDA_ERROR_INVALID_VALUE; /* freed twice */
-  else if (!capture)
-    drop(range, range->piece_count);
+  else
+    forget_removed(range, capture);
   enqueue_unlock();
   if (watched)
     range_watch_changed();
@@ -262,7 +272,7 @@ void range_forget_context(CUcontext context) {
       continue;
     state_forget(list[i]->base, list[i]->bytes);
     if (range_table_remove(list[i], false))
-      drop(list[i], list[i]->piece_count);
+      forget_removed(list[i], false);
   }
   free(list);
   for (struct range *range; (range = range_table_waiting(context));)

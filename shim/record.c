@@ -5,6 +5,7 @@
 #include "../policy/metrics.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
+#include "../policy/trace.h"
 #include "clock.h"
 #include "driver.h"
 #include "process.h"
@@ -75,7 +76,8 @@ static void *work(void *unused) {
   pthread_setname_np(pthread_self(), "offload-record");
   const struct config *config = process_config();
   const uint64_t begun = clock_now_ns() + period(first_ns);
-  struct task report_task = {begun, period(report_ns)}, metrics_task = {begun, period(metrics_ns)};
+  struct task report_task = {begun, period(report_ns)}, metrics_task = {begun, period(metrics_ns)},
+              trace_task = {begun + period(report_ns), period(report_ns)};
   while (!atomic_load_explicit(&ending, memory_order_acquire)) {
     const uint64_t now = clock_now_ns();
     bool due;
@@ -89,6 +91,11 @@ static void *work(void *unused) {
       wait = least(wait, until(&metrics_task, now, &due));
       if (due)
         metrics_write(config, atomic_load_explicit(&device, memory_order_relaxed), true);
+    }
+    if (config->trace) {
+      wait = least(wait, until(&trace_task, now, &due));
+      if (due)
+        trace_write(config);
     }
     sleep_on(&ending, wait);
   }
@@ -109,17 +116,19 @@ static bool start(void) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
   if (error)
-    report_notice(
-        "the thread that writes OFFLOAD_REPORT and OFFLOAD_METRICS while the program runs "
-        "can't be started (%s): they are written at exit only",
-        strerror(error));
+    report_notice("the thread that writes OFFLOAD_REPORT, OFFLOAD_METRICS and OFFLOAD_TRACE while "
+                  "the program runs "
+                  "can't be started (%s): they are written at exit only",
+                  strerror(error));
   return !error;
 }
 
 static bool begin(void) {
   const struct config *config = process_config();
-  if (!config->report && !config->metrics)
+  if (!config->report && !config->metrics && !config->trace)
     return false;
+  if (config->trace && !trace_start())
+    report_notice("OFFLOAD_TRACE: there is no memory for a timeline: none is written");
   report_memory_begin(clock_now_ns(), period(sample_ns));
   return start();
 }
@@ -164,4 +173,5 @@ void record_finish(void) {
   if (atomic_load_explicit(&recording, memory_order_acquire) == RUNNING)
     stop();
   metrics_write(process_config(), atomic_load_explicit(&device, memory_order_relaxed), false);
+  trace_write(process_config());
 }

@@ -34,6 +34,13 @@ struct group {
   struct segment spans[GROUP_SEGMENTS];    /* by rising home */
 };
 
+static inline size_t group_bytes(const struct group *group) {
+  size_t bytes = 0;
+  for (unsigned i = 0; i < group->span_count; i++)
+    bytes += group->spans[i].bytes;
+  return bytes;
+}
+
 /* What had been done to the ranges that hold a group (early.h). */
 struct seen {
   bool known;

@@ -20,6 +20,7 @@
    ends leaves whole tensors. Every context is its own: its steps, its pieces, its moments. */
 #include "state.h"
 #include "../policy/report.h"
+#include "amount.h"
 #include "census.h"
 #include "drive.h"
 #include "driver.h"
@@ -191,6 +192,22 @@ static bool note_step_end(const struct view *view, struct pace *pace,
   return pace->readable;
 }
 
+/* Whether less than all of what may move is to: then what is named first stays. */
+static bool limited(void) {
+  return process_config()->free_bytes.set;
+}
+
+/* State that was evicted comes home by and by. */
+static CUresult grow_back(const struct view *view, struct pace *pace, CUstream stream) {
+  struct items items = amount_regrow(view, pace);
+  const uint64_t before = atomic_load_explicit(&report.totals.pieces_home, memory_order_relaxed);
+  const CUresult result = items.count ? move_home(&items, stream) : CUDA_SUCCESS;
+  if (atomic_load_explicit(&report.totals.pieces_home, memory_order_relaxed) != before)
+    report_add(regrowths, 1);
+  free(items.items);
+  return result;
+}
+
 /* The last step's moments are complete: moves what should move. */
 static CUresult settle(struct pace *pace, CUstream stream) {
   struct view view;
@@ -208,16 +225,21 @@ static CUresult settle(struct pace *pace, CUstream stream) {
       plan_piece(view.ranges[i], k, mode);
   elsewhere_note_held(view.ranges, view.range_count);
   view_keep_partners(&view);
-  struct items to_host = view_planned(&view, PLAN_TO_HOST), home = view_home(&view);
+  struct items to_host = view_planned(&view, PLAN_TO_HOST, limited()), home = view_home(&view);
+  amount_limit(&view, &to_host);
   if (mode == MODE_FULL && !to_host.count && !home.count)
     elsewhere_note_shared(view.ranges, view.range_count);
   if (mode == MODE_OBSERVE) {
     say_observed(&view, pace->step);
   } else {
     const uint64_t late = move_late_count();
+    const size_t wanted = to_host.count;
     result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
     if (!result)
       result = move_home(&home, stream);
+    if (!result)
+      result = grow_back(&view, pace, stream);
+    amount_tell(&view, wanted - moved);
     if (move_late_count() != late)
       pace_put_off(pace);
   }
@@ -308,19 +330,11 @@ void state_forget_context(CUcontext context) {
   pace_forget(context);
 }
 
-/* How many pieces lie beside each other in a list, so that none is without its partners. */
-static size_t most_states(const struct view *view) {
-  size_t most = 2;
-  for (size_t i = 0; i < view->moment_count; i++)
-    most = states_of(&view->moments[i]) > most ? states_of(&view->moments[i]) : most;
-  return most;
-}
-
 size_t state_evict(size_t wanted_bytes) {
   struct view view;
   size_t freed = 0;
   const enum config_mode mode = process_config()->mode;
-  const struct pace *pace = state_step() ? pace_current() : NULL;
+  struct pace *pace = state_step() ? pace_current() : NULL;
   if (process_capture_open() || mode == MODE_OBSERVE || mode == MODE_OFF || switch_off() || !pace)
     return 0;
   view_open(&view, pace->context);
@@ -334,10 +348,10 @@ size_t state_evict(size_t wanted_bytes) {
       piece->plan = may ? PLAN_TO_HOST : PLAN_STAY;
     }
   view_keep_partners(&view);
-  struct items items = view_planned(&view, PLAN_TO_HOST);
+  struct items items = view_planned(&view, PLAN_TO_HOST, true);
   if (items.count) {
     const size_t bytes = items.items[0].range->piece_bytes;
-    const size_t together = most_states(&view);
+    const size_t together = view_states(&view);
     const size_t enough = ((wanted_bytes + bytes - 1) / bytes + together - 1) / together * together;
     size_t moved;
     if (items.count > enough)
@@ -348,7 +362,9 @@ size_t state_evict(size_t wanted_bytes) {
   }
   free(items.items);
   view_close(&view);
-  if (freed)
+  if (freed) {
+    amount_evicted(pace);
     report_add(evictions, 1);
+  }
   return freed;
 }

@@ -21,6 +21,7 @@
 #include "record.h"
 #include "state.h"
 #include "switch.h"
+#include "timeline.h"
 #include "verify.h"
 #include <stdio.h>
 #include <string.h>
@@ -70,6 +71,7 @@ CUresult plan_begin(struct plan *plan, bool streamed) {
   plan->begin = ring->begins[ring->next_begin];
   ring->next_begin = (ring->next_begin + 1) % AHEAD_LAUNCHES;
   ahead_launch(plan, streamed, plan->begin);
+  plan->timing = timeline_begin(ring->context, plan->stream);
   CUresult result = driver.cuEventRecord(plan->begin, plan->stream);
   if (result == CUDA_SUCCESS && plan->rest) {
     result = plan_launch(plan, plan->rest_metadata, plan->rest, plan->arguments.found_inf);
@@ -136,10 +138,13 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
   const enum cost_way way = plan->ours ? COST_DIRECT : COST_STAY;
+  struct timing *timing = timeline_begin(context, plan->stream);
   const CUresult result = driver.cuLaunchKernel(
       launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
       launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
       launch->kernel_parameters, launch->extra);
+  timeline_end(timing, plan->stream, TRACE_STEP, "direct", 0,
+               plan->ours_elements + plan->rest_elements);
   ahead_direct(plan);
   choose_took(plan, way);
   return result;
@@ -250,6 +255,13 @@ static void count_named(const struct plan *plan) {
   const struct family *family = &plan->function->family;
   named.present +=
       (plan->ours_elements + plan->rest_elements) * family_states(family) * family->state_bytes;
+}
+
+/* Where the launch lies in OFFLOAD_TRACE. */
+static void note_launch(void) {
+  const struct pace *pace = trace_on() ? pace_current() : NULL;
+  if (pace)
+    timeline_launch(pace->context, pace->step);
 }
 
 /* Bytes of state of a chunk, with what a slot of staging needs to hold it. */
@@ -393,6 +405,7 @@ static CUresult carry_out(struct plan *plan) {
     return result;
   part_blocks(plan, range_any_host());
   count_named(plan);
+  note_launch();
   if (row) {
     atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&row->blocks, plan->launch->grid[0], memory_order_relaxed);
@@ -441,6 +454,8 @@ static CUresult carry_out(struct plan *plan) {
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
   result = cpu ? step_cpu(plan) : step_stream(plan);
+  timeline_end(plan->timing, plan->stream, TRACE_STEP, cpu ? "cpu" : "stream", 0,
+               plan->ours_elements + plan->rest_elements);
   drive_leave(plan);
   choose_took(plan, cpu ? COST_CPU : COST_STREAM);
   return result;
@@ -573,6 +588,7 @@ void step_forget_context(CUcontext context, bool gone) {
   choose_forget_context(context);
   frames_forget_context(context, gone);
   recognise_each(forget_branches, context);
+  timeline_forget(context);
 }
 
 bool step_kernel_seen(const char *name) {
@@ -621,6 +637,7 @@ void step_finish(void) {
   const bool locked = enqueue_lock_within(1);
   ring_each(finish_ring, NULL);
   if (locked) {
+    timeline_finish();
     choose_finish();
     enqueue_unlock();
   }

@@ -10,6 +10,7 @@
    value is enqueued behind everything that leads to it. */
 #include "companion.h"
 #include "plan.h"
+#include "timeline.h"
 #include "verify.h"
 #include <string.h>
 
@@ -185,8 +186,10 @@ static CUresult enqueue_proof(struct cpu_step *step) {
   if (fine_bytes(&shape))
     PLAN_TRY(plan, launch_fine(step, probes + step->tensors * probe_bytes, steps));
   const size_t bytes = proof_bytes(&shape, step->tensors);
+  struct timing *timing = timeline_begin(ring->context, ring->down);
   PLAN_TRY(plan,
            driver.cuMemcpyDtoHAsync_v2(proof->results, ring->device_results, bytes, ring->down));
+  timeline_end(timing, ring->down, TRACE_DOWN, "proof", bytes, 0);
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(ring->down, (CUdeviceptr)(uintptr_t)proof->ready,
                                                 proof->generation, 0));
   report_add(link_bytes_down, bytes);
@@ -259,7 +262,9 @@ static CUresult enqueue_down(struct cpu_step *step, unsigned i, struct piece *pi
              kernels_prologue(&ring->kernels, &gradient, &step->hyper, slot->second, ring->down));
     g = slot->second;
   }
+  struct timing *timing = timeline_begin(ring->context, ring->down);
   PLAN_TRY(plan, driver.cuMemcpyDtoHAsync_v2(slot->gradient, g, bytes, ring->down));
+  timeline_end(timing, ring->down, TRACE_DOWN, "gradient", bytes, run->elements);
   PLAN_TRY(plan, driver.cuStreamWriteValue32_v2(
                      ring->down, (CUdeviceptr)(uintptr_t)&slot->words->ready, generation, 0));
   CUresult result = CUDA_SUCCESS;
@@ -284,8 +289,11 @@ static CUresult enqueue_up(struct cpu_step *step, const struct piece *piece) {
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
   PLAN_TRY(plan, driver.cuStreamWaitValue32_v2(ring->up, (CUdeviceptr)(uintptr_t)&slot->words->done,
                                                piece->generation, CU_STREAM_WAIT_VALUE_GEQ));
+  struct timing *timing = timeline_begin(ring->context, ring->up);
   PLAN_TRY(plan, driver.cuMemcpyHtoDAsync_v2(slot->first, slot->words, RING_HEAD + update_bytes,
                                              ring->up));
+  timeline_end(timing, ring->up, TRACE_UP, "update", RING_HEAD + update_bytes,
+               piece->run->elements);
   /* What the program sees changes in the launch's place, not before. */
   if (step->up_waits)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, plan->begin, 0));
@@ -381,7 +389,9 @@ static CUresult enqueue_tail(struct cpu_step *step) {
                                              sizeof *proof->verdict, ring->up));
   PLAN_TRY(plan, driver.cuEventRecord(ring->up_last, ring->up));
   ring_took(ring, plan->stream, ring->up_last);
+  struct timing *timing = timeline_begin(ring->context, plan->stream);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->up_last, 0));
+  timeline_end(timing, plan->stream, TRACE_WAIT, "CPU step", 0, plan->ours_elements);
   if (plan->resident)
     PLAN_TRY(plan, plan_launch(plan, plan->ours_metadata, plan->resident,
                                (const float *)(uintptr_t)proof->device_verdict));

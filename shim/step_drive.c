@@ -19,6 +19,7 @@
 #include "process.h"
 #include "quiet.h"
 #include "range.h"
+#include "timeline.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -386,9 +387,12 @@ static CUresult copy_run(struct plan *plan, const struct paged_state *paged, CUd
                          const size_t offsets[STATES_MOST], bool up) {
   const size_t element = state_bytes(plan);
   const CUstream stream = up ? plan->ring->up : plan->ring->down;
+  struct timing *timing = timeline_begin(plan->ring->context, stream);
+  uint64_t copied = 0, elements = 0;
   for (unsigned i = 0; i < paged->count; i++) {
     const struct stretch *stretch = &paged->stretches[i];
     const size_t bytes = stretch->elements * element;
+    elements += stretch->elements;
     for (unsigned k = 0; k < family_states(&plan->function->family); k++) {
       const CUdeviceptr there = slot + offsets[k] + stretch->first * element;
       void *here = stretch->states[k];
@@ -400,12 +404,14 @@ static CUresult copy_run(struct plan *plan, const struct paged_state *paged, CUd
         PLAN_TRY(plan, driver.cuMemcpyDtoDAsync_v2(up ? there : (CUdeviceptr)(uintptr_t)here,
                                                    up ? (CUdeviceptr)(uintptr_t)here : there, bytes,
                                                    stream));
+      copied += bytes;
       if (up)
         report_add(link_bytes_up, bytes);
       else
         report_add(link_bytes_down, bytes);
     }
   }
+  timeline_end(timing, stream, up ? TRACE_UP : TRACE_DOWN, "state on drives", copied, elements);
   return CUDA_SUCCESS;
 }
 
@@ -445,7 +451,9 @@ static CUresult stream_run(struct plan *plan, struct run_of_blocks *run) {
   if ((result = copy_run(plan, paged, slot->first, offsets, true)) != CUDA_SUCCESS)
     return result;
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
+  struct timing *timing = timeline_begin(ring->context, plan->stream);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, slot->up, 0));
+  timeline_end(timing, plan->stream, TRACE_WAIT, "state on drives", 0, run->elements);
   if ((result = launch_run(plan, run, slot->first, offsets)) != CUDA_SUCCESS)
     return result;
   PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));

@@ -17,6 +17,7 @@
 #include "early.h"
 #include "pace.h"
 #include "plan.h"
+#include "timeline.h"
 #include <string.h>
 
 static struct group the_group; /* under the enqueue lock */
@@ -61,12 +62,14 @@ static CUresult copy_up(struct plan *plan, struct staging_slot *slot, const stru
   early_hold(slot, group);
   if (slot->down_used)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->up, slot->down, 0));
+  struct timing *timing = timeline_begin(ring->context, ring->up);
   for (unsigned i = 0; i < group->span_count; i++) {
     PLAN_TRY(plan,
              driver.cuMemcpyDtoDAsync_v2(slot->first + group->spans[i].offset, group->spans[i].home,
                                          group->spans[i].bytes, ring->up));
     report_add(link_bytes_up, group->spans[i].bytes);
   }
+  timeline_end(timing, ring->up, TRACE_UP, "state", group_bytes(group), 0);
   PLAN_TRY(plan, driver.cuEventRecord(slot->up, ring->up));
   return CUDA_SUCCESS;
 }
@@ -95,12 +98,14 @@ static CUresult copy_down(struct plan *plan, struct staging_slot *slot, const st
   struct ring *ring = plan->ring;
   PLAN_TRY(plan, driver.cuEventRecord(ring->kernel, plan->stream));
   PLAN_TRY(plan, driver.cuStreamWaitEvent(ring->down, ring->kernel, 0));
+  struct timing *timing = timeline_begin(ring->context, ring->down);
   for (unsigned i = 0; i < group->span_count; i++) {
     PLAN_TRY(plan,
              driver.cuMemcpyDtoDAsync_v2(group->spans[i].home, slot->first + group->spans[i].offset,
                                          group->spans[i].bytes, ring->down));
     report_add(link_bytes_down, group->spans[i].bytes);
   }
+  timeline_end(timing, ring->down, TRACE_DOWN, "state", group_bytes(group), 0);
   PLAN_TRY(plan, driver.cuEventRecord(slot->down, ring->down));
   slot->down_used = true;
   return CUDA_SUCCESS;
@@ -115,8 +120,10 @@ static CUresult stage_group(struct plan *plan, const struct group *group, unsign
     result = copy_up(plan, slot, group);
   }
   staging->next = (unsigned)(slot - staging->slots + 1) % staging->slot_count;
+  struct timing *timing = timeline_begin(plan->ring->context, plan->stream);
   if (result == CUDA_SUCCESS)
     PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, slot->up, 0));
+  timeline_end(timing, plan->stream, TRACE_WAIT, "state", 0, 0);
   if (result == CUDA_SUCCESS)
     result = launch_group(plan, slot, group, first);
   return result == CUDA_SUCCESS ? copy_down(plan, slot, group) : result;
@@ -166,7 +173,9 @@ CUresult step_stream(struct plan *plan) {
   PLAN_TRY(plan, driver.cuEventRecord(ring->down_last, ring->down));
   ring->down_used = true;
   ring_took(ring, plan->stream, ring->down_last);
+  struct timing *timing = timeline_begin(ring->context, plan->stream);
   PLAN_TRY(plan, driver.cuStreamWaitEvent(plan->stream, ring->down_last, 0));
+  timeline_end(timing, plan->stream, TRACE_WAIT, "last copies", 0, 0);
   report_add(elements_stream, plan->resident_elements);
   if (plan->function->row)
     atomic_fetch_add_explicit(&plan->function->row->launches_stream, 1, memory_order_relaxed);

@@ -2,6 +2,7 @@
    call where they are idle; one that works may wait for what its thread is about to launch, so it comes at a launch of its own. */
 #include "switch.h"
 #include "../policy/report.h"
+#include "../policy/report_free.h"
 #include "../policy/report_switch.h"
 #include "ahead.h"
 #include "drive.h"
@@ -115,7 +116,7 @@ static CUresult bring_context(CUcontext context, CUstream stream, bool wait) {
       piece->plan = piece->tier != PIECE_DEVICE && range_movable(view.ranges[i]) ? PLAN_HOME
                                                                                  : PLAN_STAY;
     }
-  struct items known = view_planned(&view, PLAN_HOME), others = view_home(&view);
+  struct items known = view_planned(&view, PLAN_HOME, false), others = view_home(&view);
   CUresult result = bring(&known, stream, wait);
   if (!result)
     result = bring(&others, stream, wait);
@@ -237,8 +238,10 @@ CUresult switch_act(CUstream stream) {
   told.drive_bytes = after.drive_bytes;
   told.whole = all && !after.host_bytes && !after.drive_bytes;
   report_switch(&told);
-  if (told.whole)
+  if (told.whole) {
+    report_free_ended("switched off by a signal");
     process_end();
+  }
   if (first || told.whole)
     atomic_store_explicit(&news, true, memory_order_release);
   return result;

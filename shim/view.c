@@ -87,6 +87,13 @@ void view_keep_partners(const struct view *view) {
 
 /* ---- lists of pieces ---- */
 
+size_t view_states(const struct view *view) {
+  size_t most = 2;
+  for (size_t i = 0; i < view->moment_count; i++)
+    most = view->moments[i].partners[1] ? 3 : most;
+  return most;
+}
+
 static void append(struct items *items, struct range *range, uint32_t piece) {
   if (items->count == items->room) {
     size_t more = items->room ? 2 * items->room : 256;
@@ -111,18 +118,25 @@ static void append_planned(struct items *items, struct range *range, uintptr_t a
   append(items, range, i);
 }
 
-struct items view_planned(const struct view *view, enum piece_plan plan) {
+/* The pieces at this byte of a moment and of its partners. */
+static void append_beside(struct items *items, const struct moment *moment, size_t byte,
+                          enum piece_plan plan) {
+  append_planned(items, moment->range, moment->address + byte, plan);
+  for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++)
+    append_planned(items, range_find(moment->partners[k]), moment->partners[k] + byte, plan);
+}
+
+struct items view_planned(const struct view *view, enum piece_plan plan, bool last_first) {
   struct items items = {0};
   for (size_t i = 0; i < view->moment_count; i++) {
-    const struct moment *moment = &view->moments[i];
+    const struct moment *moment = &view->moments[last_first ? view->moment_count - 1 - i : i];
     if (!moment->range || !moment->bytes)
       continue;
-    const size_t stride = moment->range->piece_bytes;
-    for (size_t at = 0; at < moment->bytes + stride; at += stride) {
-      const size_t byte = at < moment->bytes ? at : moment->bytes - 1;
-      append_planned(&items, moment->range, moment->address + byte, plan);
-      for (size_t k = 0; k < TENSOR_STATES - 1 && moment->partners[k]; k++)
-        append_planned(&items, range_find(moment->partners[k]), moment->partners[k] + byte, plan);
+    /* Each stride and the last byte: where it lies in its pieces doesn't matter. */
+    const size_t stride = moment->range->piece_bytes, strides = (moment->bytes - 1) / stride + 1;
+    for (size_t k = 0; k <= strides; k++) {
+      const size_t at = (last_first ? strides - k : k) * stride;
+      append_beside(&items, moment, at < moment->bytes ? at : moment->bytes - 1, plan);
     }
   }
   return items;

@@ -22,13 +22,17 @@ bool view_covered(const struct range *, uint32_t piece);
 /* Takes planned pieces away until all that remain have their partners. */
 void view_keep_partners(const struct view *);
 
+/* How many pieces lie beside each other in a list, so that none is without its partners. */
+size_t view_states(const struct view *);
+
 /* `items` is the caller's to free. Without memory lists are short: fewer move. */
 struct items {
   struct move_item *items;
   size_t count, room;
 };
-/* Pieces of this plan, tensor by tensor, each piece of m beside those of its partners. They are planned to stay from then on. */
-struct items view_planned(const struct view *, enum piece_plan);
+/* Pieces of this plan, tensor by tensor as the step named them, or (last_first) the other way round, each piece of m beside those of its
+   partners. They are planned to stay from then on. */
+struct items view_planned(const struct view *, enum piece_plan, bool last_first);
 /* Pieces planned to go home. */
 struct items view_home(const struct view *);
 /* Cuts the list: `count` pieces go to the host, more to drives as far as these have room (the list that is returned), and what lost its

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "worker.h"
 #include "../policy/cpus.h"
+#include "../policy/trace.h"
 #include "clock.h"
 #include <pthread.h>
 #include <signal.h>
@@ -161,7 +162,10 @@ static enum proof_outcome do_proof(struct worker *worker, const struct proof_job
       atomic_fetch_add_explicit(&job->row->launches_cpu, 1, memory_order_relaxed);
     return PROOF_SKIPPED;
   }
+  const uint64_t begun = clock_now_ns();
   const bool proven = prove(worker, job, &worker->proof.hyper);
+  trace_add(&(struct trace_span){
+      .track = TRACE_CPU, .name = "proof", .begin_ns = begun, .end_ns = clock_now_ns()});
   worker->verdict = proven ? SLOT_APPLY : SLOT_REFUSED;
   *job->verdict = proven ? 1.0f : 0.0f;
   if (proven) {
@@ -205,7 +209,13 @@ static bool step_stretch(struct worker *worker, const struct piece_job *job, uin
   };
   const uint64_t begun = clock_now_ns();
   const bool done = worker->api->step(worker->team, &step);
-  report_add(cpu_ns, clock_now_ns() - begun);
+  const uint64_t ended = clock_now_ns();
+  report_add(cpu_ns, ended - begun);
+  trace_add(&(struct trace_span){.track = TRACE_CPU,
+                                 .name = "step",
+                                 .begin_ns = begun,
+                                 .end_ns = ended,
+                                 .elements = elements});
   job->words->lr_decay = step.scalars.lr_decay;
   job->words->lr_decay_double = step.scalars.lr_decay_double;
   return done;
@@ -228,7 +238,10 @@ static enum slot_status step_paged(struct worker *worker, const struct piece_job
   struct paged_state *paged = job->paged;
   const uint64_t begun = clock_now_ns();
   const bool there = paged->wait(paged, &worker->failing);
-  report_add(drive_wait_ns, clock_now_ns() - begun);
+  const uint64_t ended = clock_now_ns();
+  report_add(drive_wait_ns, ended - begun);
+  trace_add(&(struct trace_span){
+      .track = TRACE_CPU, .name = "waits for drives", .begin_ns = begun, .end_ns = ended});
   if (status == SLOT_APPLY && !there)
     status = SLOT_FAILED;
   if (status == SLOT_APPLY)

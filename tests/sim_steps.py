@@ -2,7 +2,7 @@
 """Training steps with the library on the simulated GPU's clock: how long, how much of the optimizer is exposed, what bounds it.
 
 train_step.c runs under the real preload, once for each way of stepping and type of parameter, on a small model. Its log is
-replayed (GPUSIM_REPLAYS) on the machines of profiles.def for 1 to 70 billion parameters: bytes count as often as the model
+replayed (GPUSIM_REPLAYS) on the machines of policy/gpus.def for 1 to 70 billion parameters: bytes count as often as the model
 is larger, so whatever a bandwidth bounds takes the time of the full size. Pieces are made smaller, to have many; each
 stands for as many of the default size as the model is larger, and so do its calls and the starts of its copies
 and kernels. What `stream` copies up while forward and backward run is what its slots hold, hence a larger share of a smaller model: it runs in
@@ -78,7 +78,7 @@ def fail(words):
 
 
 def profile_names():
-    with open(os.path.join(ROOT, "tests/gpusim/profiles.def"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "policy/gpus.def"), encoding="utf-8") as file:
         return re.findall(r'^PROFILE\(([\w-]+), "([^"]+)"', file.read(), re.M)
 
 

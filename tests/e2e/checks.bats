@@ -8,8 +8,8 @@ GUARDS=$ROOT/tests/check
 @test "the built library passes the guards of the build" {
   "$GUARDS/exports" "$BUILD/liboffload.so" "$ROOT/shim/exports.txt"
   "$GUARDS/exports" "$BUILD/liboffload-adam.so" "$GUARDS/adam_exports.txt"
-  "$GUARDS/symbols" "$BUILD/liboffload.so" "$BUILD/liboffload-adam.so" "$BUILD/offload"
-  "$GUARDS/starts" "$BUILD/liboffload.so" "$BUILD/liboffload-adam.so" "$BUILD/offload"
+  "$GUARDS/symbols" "$BUILD/liboffload.so" "$BUILD/liboffload-adam.so" "$BUILD/offload" "$BUILD/offload-probe"
+  "$GUARDS/starts" "$BUILD/liboffload.so" "$BUILD/liboffload-adam.so" "$BUILD/offload" "$BUILD/offload-probe"
   "$GUARDS/dlsym" "$BUILD/liboffload.so"
 }
 
@@ -235,12 +235,16 @@ locks_refused() {
 
 # installed PREFIX: what is built goes there, without being built again.
 installed() {
-  run make -s -C "$ROOT" B="$BUILD" -o "$BUILD/liboffload.so" -o "$BUILD/liboffload-adam.so" -o "$BUILD/offload" install "PREFIX=$1" "DESTDIR=${2-}"
+  run make -s -C "$ROOT" B="$BUILD" -o "$BUILD/liboffload.so" -o "$BUILD/liboffload-adam.so" -o "$BUILD/offload" -o "$BUILD/offload-probe" install "PREFIX=$1" "DESTDIR=${2-}"
   echo "$output"
   [ "$status" -eq 0 ]
   cmp "$BUILD/liboffload.so" "${2-}$1/lib/liboffload.so"
   cmp "$BUILD/liboffload-adam.so" "${2-}$1/lib/liboffload-adam.so"
+  cmp "$BUILD/offload-probe" "${2-}$1/lib/offload-probe"
   cmp "$BUILD/offload" "${2-}$1/bin/offload"
+  cmp "$BUILD/man/offload.1" "${2-}$1/share/man/man1/offload.1"
+  cmp "$BUILD/man/liboffload.7" "${2-}$1/share/man/man7/liboffload.7"
+  cmp "$BUILD/man/offload.bash" "${2-}$1/share/bash-completion/completions/offload"
 }
 
 @test "an installation goes under PREFIX and DESTDIR, also when they have blanks, and says how to use it" {

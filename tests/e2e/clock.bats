@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The clock over whole steps of the library: queued by step_program, on machines of profiles.def. Data are 1000 times larger
+# The clock over whole steps of the library: queued by step_program, on machines of policy/gpus.def. Data are 1000 times larger
 # than they are. The difference of a long and a short run leaves out what happens once.
 load ../lib/e2e
 

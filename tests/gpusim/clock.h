@@ -3,7 +3,7 @@
    logged, and at exit a discrete-event simulation replays the log.
 
      clock_log.c      what was submitted, what it waits for, what it costs   (called by the driver)
-     clock_profile.c  the terms of a replay: profiles.def, GPUSIM_KERNEL_TIME, GPUSIM_HOST_WORK
+     clock_profile.c  the terms of a replay: policy/gpus.def, GPUSIM_KERNEL_TIME, GPUSIM_HOST_WORK
      clock_events.c   the replay, log and machine in, times out; with clock_work.c (what the CPU
                       does between two words) and clock_rates.c (how fast what runs goes)
      clock_trace.c    the timeline, the counters, the line at exit

@@ -1,4 +1,4 @@
-/* On which terms the log is replayed: the machine, a line of profiles.def, and how much what was logged
+/* On which terms the log is replayed: the machine, a line of policy/gpus.def, and how much what was logged
    counts there. Those of the environment are read once, in cuInit, like all switches; a bad value
    ends the process. */
 #include "tests/gpusim/clock.h"
@@ -11,7 +11,7 @@
 
 static const struct clock_profile profiles[] = {
 #define PROFILE(id, words, ...) {.name = #id, __VA_ARGS__},
-#include "profiles.def"
+#include "policy/gpus.def"
 #undef PROFILE
 };
 

@@ -18,6 +18,7 @@ export GPUSIM_GRANULARITY=16KiB
 export OFFLOAD_MIN_ALLOCATION=16KiB
 export OFFLOAD_LOG=normal
 export OFFLOAD_THREADS=2 # a team, also where two CPUs would give one thread
+export OFFLOAD_RATES=/dev/null # nothing is measured: rates are the assumed ones
 SMALL=(--segment-scale 64 --tables 8192 --hidden 16 --batch 16)
 
 # plain NAME ARGS...: the program alone, once per test file and set of arguments; results in $BATS_FILE_TMPDIR/NAME.json.

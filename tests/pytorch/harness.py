@@ -28,7 +28,7 @@ MODES = ("cpu", "stream", "direct")
 
 # Small pieces make small models useful. One thread, since the tensors are small.
 ENVIRONMENT = {"GPUSIM_GRANULARITY": "4KiB", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}
-OFFLOAD = {"OFFLOAD_THREADS": "2", "OFFLOAD_LOG": "normal"}
+OFFLOAD = {"OFFLOAD_THREADS": "2", "OFFLOAD_RATES": "/dev/null", "OFFLOAD_LOG": "normal"}
 
 PRINTED_LINES = 12
 FORMATS = {"float32": "f", "float64": "d", "float16": "e", "int64": "q", "int32": "i", "uint8": "B", "bool": "?"}

@@ -74,7 +74,7 @@ class Program:
 def environment_of(program, folder):
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith(("OFFLOAD_", "GPUSIM_", "PYTORCH_", "CUDA_")) and name not in ("LD_PRELOAD", "PYTHONPATH")}
-    mine = {**inherited, **harness.ENVIRONMENT, "TESTED_BUILD": str(harness.BUILD), "PYTHONWARNINGS": "default",
+    mine = {**inherited, **harness.ENVIRONMENT, "TESTED_BUILD": str(harness.BUILD), "OFFLOAD_RATES": "/dev/null", "PYTHONWARNINGS": "default",
             **program.environment}
     if program.report:
         mine["OFFLOAD_REPORT"] = str(folder / "report.json")

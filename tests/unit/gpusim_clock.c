@@ -1,4 +1,4 @@
-/* The clock against times worked out by hand from the machines' rates (profiles.def): each case says
+/* The clock against times worked out by hand from the machines' rates (policy/gpus.def): each case says
    its arithmetic. Everything is declared 1000 times larger than it is, so that a megabyte here is a
    gigabyte there. Each runs in a process of its own and may be a hundredth off: what hands leave out
    are the microseconds of starts and calls. */

@@ -78,6 +78,10 @@ static void test_file(void) {
   tap_ok(good && rates_read(&rates, path, problem, sizeof problem) && rates.up == 1e9 &&
              rates.source == RATES_TOLD,
          "what a file says is told");
+  struct rates nothing = assumed();
+  tap_ok(rates_read(&nothing, "/dev/null", problem, sizeof problem) &&
+             nothing.source == RATES_ASSUMED && nothing.up == 25e9,
+         "a file that names nothing leaves what is assumed");
   good = !ftruncate(file, 1 << 20);
   tap_ok(good && !rates_read(&rates, path, problem, sizeof problem) && strstr(problem, "too large"),
          "a large file is refused unread");

@@ -243,8 +243,8 @@ static const char *three_evicted(void) {
   size_t freed = state_evict(2 * PIECE);
   enqueue_unlock();
   CHECK(freed == 3 * PIECE);
-  for (unsigned i = 0; i < 6; i++)
-    CHECK(pieces_on_host(states[i]) == (i < 3 ? 1 : 0));
+  for (unsigned i = 0; i < 6; i++) /* of what was named last */
+    CHECK(pieces_on_host(states[i]) == (i < 3 ? 0 : 1));
   return NULL;
 }
 

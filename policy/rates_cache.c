@@ -1,0 +1,234 @@
+/* See rates_cache.h. Nothing is flushed to the disk: a machine that crashes has another boot afterwards. */
+#define _GNU_SOURCE
+#include "rates_cache.h"
+#include "../nvme/clock.h"
+#include "report_file.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TEXT_BYTES = 4096, LINE_BYTES = 1024, DRIVES_SHOWN = 700 };
+
+static bool __attribute__((format(printf, 3, 4)))
+fail(char *problem, size_t bytes, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(problem, bytes, format, arguments);
+  va_end(arguments);
+  return false;
+}
+
+/* A file's first word; false when there is none. */
+static bool first_word(const char *root, const char *path, char *word, size_t bytes) {
+  char whole[512];
+  if (snprintf(whole, sizeof whole, "%s%s", root ? root : "", path) >= (int)sizeof whole)
+    return false;
+  const int file = open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0)
+    return false;
+  const ssize_t got = read(file, word, bytes - 1);
+  close(file);
+  word[got > 0 ? got : 0] = 0;
+  word[strcspn(word, " \t\r\n")] = 0;
+  return *word;
+}
+
+bool rates_key_here(struct rates_key *key, const char *root, int version) {
+  char module[48];
+  *key->driver = *key->gpu = 0;
+  key->drives = NULL;
+  if (first_word(root, "/sys/module/nvidia/version", module, sizeof module))
+    (void)snprintf(key->driver, sizeof key->driver, "%s", module);
+  else if (version)
+    (void)snprintf(key->driver, sizeof key->driver, "CUDA %d.%d", version / 1000,
+                   version % 1000 / 10);
+  return first_word(root, "/proc/sys/kernel/random/boot_id", key->boot, sizeof key->boot);
+}
+
+static bool directory_of(char path[RATES_PATH_BYTES], char *problem, size_t bytes) {
+  const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  const bool of_cache = cache && *cache == '/';
+  if (!of_cache && (!home || *home != '/'))
+    return fail(problem, bytes,
+                "neither XDG_CACHE_HOME nor HOME names a directory, so what is measured is not "
+                "kept: set one");
+  if (snprintf(path, RATES_PATH_BYTES, "%s%s/liboffload", of_cache ? cache : home,
+               of_cache ? "" : "/.cache") >= RATES_PATH_BYTES - 64)
+    return fail(problem, bytes, "the path of XDG_CACHE_HOME or HOME is too long");
+  return true;
+}
+
+static uint64_t hash(const char *text) { /* FNV-1a */
+  uint64_t value = 0xcbf29ce484222325u;
+  for (; *text; text++)
+    value = (value ^ (unsigned char)*text) * 0x100000001b3u;
+  return value;
+}
+
+/* The line that a file must have to be taken. What would end it is no part of it; of long lists of drives it has a hash. */
+static void key_line(const struct rates_key *key, char line[LINE_BYTES]) {
+  const char *drives = key->drives && *key->drives ? key->drives : "none";
+  char rest[24] = "";
+  if (strlen(drives) > DRIVES_SHOWN)
+    (void)snprintf(rest, sizeof rest, "... %016llx", (unsigned long long)hash(drives));
+  (void)snprintf(line, LINE_BYTES, "# boot %s, driver %s, GPU %s, drives %.*s%s", key->boot,
+                 *key->driver ? key->driver : "unknown", *key->gpu ? key->gpu : "unknown",
+                 DRIVES_SHOWN, drives, rest);
+  for (char *at = line; *at; at++)
+    if ((unsigned char)*at < ' ')
+      *at = '?';
+}
+
+bool rates_cache_path(const struct rates_key *key, char path[RATES_PATH_BYTES], char *problem,
+                      size_t bytes) {
+  char line[LINE_BYTES];
+  if (!directory_of(path, problem, bytes))
+    return false;
+  key_line(key, line);
+  const size_t used = strlen(path);
+  (void)snprintf(path + used, RATES_PATH_BYTES - used, "/rates-%.8s-%016llx", key->boot,
+                 (unsigned long long)hash(line));
+  return true;
+}
+
+/* Reads a file whose second line begins with `line`, or is it. */
+static bool read_file(const char *path, const char *line, bool whole, struct rates *rates) {
+  char problem[512], second[LINE_BYTES + 2] = "";
+  FILE *file = fopen(path, "re");
+  const bool has = file && fgets(second, sizeof second, file) && fgets(second, sizeof second, file);
+  if (file)
+    (void)fclose(file);
+  second[strcspn(second, "\n")] = 0;
+  if (!has || (whole ? strcmp(second, line) != 0 : strncmp(second, line, strlen(line)) != 0))
+    return false;
+  struct rates read;
+  rates_assume(&read);
+  if (!rates_read(&read, path, problem, sizeof problem))
+    return false;
+  read.source = RATES_MEASURED;
+  *rates = read;
+  return true;
+}
+
+bool rates_cached(const struct rates_key *key, struct rates *rates, char path[RATES_PATH_BYTES]) {
+  char problem[256], line[LINE_BYTES];
+  if (!rates_cache_path(key, path, problem, sizeof problem))
+    return false;
+  key_line(key, line);
+  return read_file(path, line, true, rates);
+}
+
+bool rates_cached_newest(const char *root, struct rates *rates, char path[RATES_PATH_BYTES]) {
+  struct rates_key key;
+  char directory[RATES_PATH_BYTES], problem[256], prefix[32], line[256];
+  if (!rates_key_here(&key, root, 0) || !directory_of(directory, problem, sizeof problem))
+    return false;
+  DIR *list = opendir(directory);
+  if (!list)
+    return false;
+  (void)snprintf(prefix, sizeof prefix, "rates-%.8s-", key.boot);
+  /* Where the module's version can't be told the file's own is taken as it is. */
+  (void)snprintf(line, sizeof line, "# boot %s, driver %s%s", key.boot, key.driver,
+                 *key.driver ? ", " : "");
+  struct timespec newest = {0, 0};
+  bool found = false;
+  for (struct dirent *entry; (entry = readdir(list));) {
+    char one[RATES_PATH_BYTES];
+    struct stat status;
+    if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 || strchr(entry->d_name, '.') ||
+        snprintf(one, sizeof one, "%s/%s", directory, entry->d_name) >= (int)sizeof one ||
+        !file_look(AT_FDCWD, one, 0, &status))
+      continue;
+    const struct timespec *when = &status.st_mtim;
+    if (found && (when->tv_sec < newest.tv_sec ||
+                  (when->tv_sec == newest.tv_sec && when->tv_nsec <= newest.tv_nsec)))
+      continue;
+    if (!read_file(one, line, false, rates))
+      continue;
+    found = true;
+    newest = *when;
+    memcpy(path, one, strlen(one) + 1);
+  }
+  closedir(list);
+  return found;
+}
+
+int rates_cache_lock(const struct rates_key *key, const char *what, uint64_t until_ns,
+                     char *problem, size_t bytes) {
+  char path[RATES_PATH_BYTES];
+  if (!directory_of(path, problem, bytes))
+    return -1;
+  char *last = strrchr(path, '/');
+  *last = 0;
+  (void)mkdir(path, 0700);
+  *last = '/';
+  if (mkdir(path, 0700) && errno != EEXIST) {
+    fail(problem, bytes, "%s can't be made (%s), so what is measured is not kept", path,
+         strerror(errno));
+    return -1;
+  }
+  if (what)
+    (void)snprintf(path + strlen(path), RATES_PATH_BYTES - strlen(path), "/%s", what);
+  else if (!rates_cache_path(key, path, problem, bytes))
+    return -1;
+  (void)snprintf(path + strlen(path), RATES_PATH_BYTES - strlen(path), ".lock");
+  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) {
+    fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept", path,
+         strerror(errno));
+    return -1;
+  }
+  while (flock(file, LOCK_EX | LOCK_NB)) {
+    if ((errno != EWOULDBLOCK && errno != EINTR) || now_ns() >= until_ns) {
+      fail(problem, bytes, "%s: %s", path,
+           errno == EWOULDBLOCK ? "another process measures, and takes its time" : strerror(errno));
+      close(file);
+      return -1;
+    }
+    const struct timespec while_it_measures = {.tv_nsec = 5000000};
+    (void)nanosleep(&while_it_measures, NULL);
+  }
+  return file;
+}
+
+int rates_text(const struct rates_key *key, const struct rates *rates, char *text, size_t bytes) {
+  char line[LINE_BYTES];
+  key_line(key, line);
+  const int head = snprintf(
+      text, bytes, "# what this machine does in a second, measured by offload-probe\n%s\n", line);
+  const size_t used = (size_t)head < bytes ? (size_t)head : bytes;
+  return head + rates_format(rates, used < bytes ? text + used : NULL, bytes - used);
+}
+
+bool rates_cache_store(const struct rates_key *key, const struct rates *rates, char *problem,
+                       size_t bytes) {
+  char path[RATES_PATH_BYTES], fresh[RATES_PATH_BYTES + 8], text[TEXT_BYTES];
+  if (!rates_cache_path(key, path, problem, bytes))
+    return false;
+  const int length = rates_text(key, rates, text, sizeof text);
+  if (length >= (int)sizeof text)
+    return fail(problem, bytes, "the names of drives are too long for a file of rates");
+  /* One name: what a killed writer left is overwritten by the next. */
+  (void)snprintf(fresh, sizeof fresh, "%s.new", path);
+  (void)unlink(fresh);
+  const int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  bool good = file >= 0 && write(file, text, (size_t)length) == length;
+  const int error = errno;
+  if (file >= 0)
+    good &= !close(file);
+  good = good && !rename(fresh, path);
+  if (!good) {
+    fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept", path,
+         strerror(error ? error : errno));
+    (void)unlink(fresh);
+  }
+  return good;
+}
