@@ -36,7 +36,7 @@ static _Noreturn void become(char *const *argv, const char *preload, int output)
 
 /* Reads until the other end is closed; false when the time is up. */
 static bool read_all(int from, int64_t deadline, char *output, size_t output_bytes) {
-  char dropped[256];
+  char dropped[256] = "";
   size_t used = 0;
   for (;;) {
     struct pollfd ready = {.fd = from, .events = POLLIN};

@@ -4,6 +4,7 @@
 #include "config.h"
 #include "cpus.h"
 #include "plan.h"
+#include "rates_cache.h"
 #include "words.h"
 #include <ctype.h>
 #include <errno.h>
@@ -199,9 +200,14 @@ static bool find_machine(struct asked *asked, char *machine, size_t machine_byte
   struct plan_request *request = &asked->request;
   char problem[1024];
   const struct plan_gpu *gpu = NULL;
+  char path[RATES_PATH_BYTES], shown[256];
   rates_assume(&request->rates);
   snprintf(machine, machine_bytes,
            "rates assumed of a modest machine (--gpu or --rates tells others)");
+  if (!asked->gpu && !asked->rates &&
+      rates_cached_newest(getenv("OFFLOAD_SYSROOT"), &request->rates, path))
+    snprintf(machine, machine_bytes, "rates measured on this machine, %s",
+             words_plain(path, shown, sizeof shown));
   if (asked->gpu) {
     gpu = plan_gpu_find(asked->gpu, request->gpus, problem, sizeof problem);
     if (!gpu) {
@@ -215,13 +221,12 @@ static bool find_machine(struct asked *asked, char *machine, size_t machine_byte
     snprintf(machine, machine_bytes, "%s: %s, by public figures", gpu->name, gpu->words);
   }
   if (asked->rates) {
-    char path[256];
     if (!rates_read(&request->rates, asked->rates, problem, sizeof problem)) {
       say("%s", problem);
       return false;
     }
-    words_plain(asked->rates, path, sizeof path);
-    snprintf(machine, machine_bytes, "rates of %s%s%s", path, gpu ? ", else of " : "",
+    words_plain(asked->rates, shown, sizeof shown);
+    snprintf(machine, machine_bytes, "rates of %s%s%s", shown, gpu ? ", else of " : "",
              gpu ? gpu->name : "");
   }
   if (!request->threads)
@@ -266,12 +271,15 @@ int offload_plan(int argc, char **argv) {
     say("%s", problem);
     return EXIT_USAGE;
   }
-  if (asked.json && !plan_json(&asked.request, &plan, machine)) {
+  bool written = true;
+  if (asked.json)
+    written = plan_json(&asked.request, &plan, machine);
+  else
+    plan_text(&asked.request, &plan, machine, asked.explain);
+  if (fflush(stdout) || ferror(stdout) || !written) {
     say("standard output: %s", strerror(errno));
     return EXIT_BLOCKED;
   }
-  if (!asked.json)
-    plan_text(&asked.request, &plan, machine, asked.explain);
   if (asked.svg && !plan_svg(&asked.request, &plan, machine, asked.svg)) {
     say("--svg %s: %s", asked.svg, strerror(errno));
     return EXIT_BLOCKED;

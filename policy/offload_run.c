@@ -7,6 +7,7 @@
 #include "config.h"
 #include "inspect.h"
 #include "library.h"
+#include "observed.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -261,6 +262,25 @@ static int attend(const struct run *run, pid_t child, const char *library, bool 
   }
 }
 
+/* The job's exit status; *ran: false where there was none. */
+static int start_and_attend(const struct run *run, const char *path, const char *library,
+                            bool expected, bool *ran) {
+  sigset_t all, before;
+  int exec_error = 0;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, &before);
+  signal(SIGCHLD, SIG_DFL); /* where it is ignored, exit statuses are lost */
+  const pid_t child = start(run, path, &before, &exec_error);
+  *ran = !exec_error;
+  if (exec_error) {
+    say("%s: %s", path, strerror(exec_error));
+    if (child > 0)
+      waitpid(child, NULL, 0);
+    return exec_error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+  }
+  return attend(run, child, library, expected);
+}
+
 static int run_command(const struct run *run) {
   static struct library found;
   char path[PATH_MOST], reason[256], problem[3 * LIBRARY_PATH_MOST];
@@ -285,19 +305,19 @@ static int run_command(const struct run *run) {
     say("no memory for the environment");
     return EXIT_CANNOT_RUN;
   }
-  sigset_t all, before;
-  int exec_error = 0;
-  sigfillset(&all);
-  sigprocmask(SIG_BLOCK, &all, &before);
-  signal(SIGCHLD, SIG_DFL); /* where it is ignored, exit statuses are lost */
-  const pid_t child = start(run, path, &before, &exec_error);
-  if (exec_error) {
-    say("%s: %s", path, strerror(exec_error));
-    if (child > 0)
-      waitpid(child, NULL, 0);
-    return exec_error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-  }
-  return attend(run, child, found.mapped, preloadable);
+  struct config config;
+  config_load(&config, environ);
+  static struct observed observed;
+  const bool observing = config.mode == MODE_OBSERVE && preloadable;
+  const bool begun = !observing || observed_begin(&observed, config.report);
+  config_free(&config);
+  if (!begun)
+    return EXIT_CANNOT_RUN;
+  bool ran;
+  const int status = start_and_attend(run, path, found.mapped, preloadable, &ran);
+  if (observing)
+    observed_end(&observed, ran);
+  return status;
 }
 
 int offload_run(int argc, char **argv) {

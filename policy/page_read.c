@@ -59,8 +59,8 @@ static void label(struct report_view *view) {
 bool view_read(struct report_view *view, const char *path, char *problem, size_t problem_bytes) {
   json_error_t error;
   *view = (struct report_view){.path = path};
-  view->root = strcmp(path, "-") ? json_load_file(path, JSON_REJECT_DUPLICATES, &error)
-                                 : json_loadf(stdin, JSON_REJECT_DUPLICATES, &error);
+  view->root = strcmp(path, "-") ? json_load_file(path, JSON_ALLOW_NUL, &error)
+                                 : json_loadf(stdin, JSON_ALLOW_NUL, &error);
   if (!view->root && error.line < 0)
     snprintf(problem, problem_bytes, "%s can't be read (%s): name a file that OFFLOAD_REPORT wrote",
              path, error.text);

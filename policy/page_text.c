@@ -308,7 +308,7 @@ void page_text(const struct page *page, FILE *out, bool utf8) {
   wrapped(&writer, "", "", page->title);
   wrapped(&writer, "", "", page->subtitle);
   for (const struct page_section *section = page->sections; section; section = section->next) {
-    if (section->blocks->aside)
+    if (section->blocks && section->blocks->aside)
       continue;
     fputc('\n', out);
     fprintf(out, "%s ", section->title);

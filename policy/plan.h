@@ -76,7 +76,7 @@ struct plan_optimizer {
 };
 extern const struct plan_optimizer plan_optimizers[]; /* .name NULL behind the last */
 
-/* Shown: the table, JSON, and a picture. False: errno says why the file could not be written. */
+/* Shown: the table, JSON, and a picture. False: errno says why it could not be written. */
 void plan_text(const struct plan_request *, const struct plan *, const char *machine, bool explain);
 bool plan_json(const struct plan_request *, const struct plan *, const char *machine);
 bool plan_svg(const struct plan_request *, const struct plan *, const char *machine,

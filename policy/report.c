@@ -11,6 +11,7 @@
 #include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
+#include "report_observed.h"
 #include "report_policy.h"
 #include "report_rates.h"
 #include "report_switch.h"
@@ -41,6 +42,7 @@ void report_reset(void) {
   memset(&report, 0, sizeof report);
   report_drives_forget();
   report_free_forget();
+  report_observed_forget();
   report_switch_forget();
   report_rates_forget();
   report_policy_forget();
@@ -292,8 +294,14 @@ static void exit_line(const struct config *config, const char *report_path) {
   char shown[PATH_SHOWN + 4];
   const char *file = report_path ? path_text(report_path, shown) : "";
   if (!anything_moved()) {
+    char would[320];
+    bool nothing = true;
+    const bool observed = config->mode == MODE_OBSERVE &&
+                          report_observed_text(would, sizeof would, &nothing);
     reasons_text(why, sizeof why);
-    if (steps)
+    if (observed)
+      report_line(LOG_NORMAL, "%s%s%s%s", would, nothing ? why : "", prefix, file);
+    else if (steps)
       report_line(LOG_NORMAL, "no optimizer state was moved in %llu steps%s%s%s", steps, why,
                   prefix, file);
     else
@@ -482,6 +490,7 @@ static int write_json(int fd, const void *context) {
   report_drives_json(json);
   report_rates_json(json);
   report_free_json(json, writing->config);
+  report_observed_json(json);
   report_switch_json(json, writing->config);
   report_policy_json(json);
   report_steps_json(json);

@@ -115,4 +115,5 @@ include tests/e2e/reports/build.mk
 include tests/e2e/foreign/foreign.mk
 include tests/e2e/interposition/ways_in.mk
 include tests/e2e/life/life.mk
+include tests/e2e/measure/measure.mk
 include tests/e2e/drive_kill/drive_kill.mk

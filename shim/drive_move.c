@@ -12,6 +12,7 @@
 #include "drive.h"
 #include "driver.h"
 #include "frames.h"
+#include "mark.h"
 #include "process.h"
 #include "quiet.h"
 #include "tier.h"
@@ -148,7 +149,7 @@ static bool exchange(const struct batch *batch, size_t i, uint64_t unseen) {
     range_piece_set(range, item->piece, handle, tier);
     return false;
   }
-  move_drop_handle(tier, handle, range->piece_bytes);
+  move_drop_handle(range->device, tier, handle, range->piece_bytes);
   return true;
 }
 
@@ -214,6 +215,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
   struct frames *frames = count ? frames_find(items[0].range->context) : NULL;
   if (!frames)
     return CUDA_SUCCESS;
+  const bool marked = mark_begin("offload move");
   const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
   bool more = clean_up(items[0].range->context, frames);
@@ -241,6 +243,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
                 (double)(*moved * items[0].range->piece_bytes) / 1048576.0, (double)ns / 1e6);
     said = true;
   }
+  mark_end(marked);
   return CUDA_SUCCESS;
 }
 
@@ -269,8 +272,8 @@ static CUresult make_memory(const struct range *range, CUmemGenericAllocationHan
       !driver.cuMemCreate(handle, bytes, &properties, 0))
     return CUDA_SUCCESS;
   *tier = PIECE_HOST;
-  CUresult result =
-      tier_room() >= bytes ? tier_create(range->device, bytes, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = tier_room(range->device) >= bytes ? tier_create(range->device, bytes, handle)
+                                                      : CUDA_ERROR_OUT_OF_MEMORY;
   if (!result)
     return result;
   result = tier_create_beyond(range->device, bytes, handle);
@@ -326,7 +329,7 @@ static CUresult restore(const struct move_item *item, const void *frame, CUstrea
 mapped:
   (void)driver.cuMemUnmap(at, range->piece_bytes);
 created:
-  move_drop_handle(tier, handle, range->piece_bytes);
+  move_drop_handle(range->device, tier, handle, range->piece_bytes);
   return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_UNKNOWN;
 }
 
@@ -401,6 +404,7 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
     first++;
   if (first == count)
     return result;
+  const bool marked = mark_begin("offload fault");
   struct frames *frames = frames_find(items[0].range->context);
   const uint64_t began_ns = clock_now_ns();
   CUstreamCaptureMode mode = quiet_begin();
@@ -427,5 +431,6 @@ CUresult drive_bring(const struct move_item *items, size_t count) {
                                  .end_ns = ended_ns,
                                  .bytes = brought * items[0].range->piece_bytes});
   range_watch_changed();
+  mark_end(marked);
   return result;
 }

@@ -7,6 +7,7 @@
 #include "drive.h"
 #include "hooks.h"
 #include "lock.h"
+#include "measure.h"
 #include "pressure.h"
 #include "quiet.h"
 #include "step.h"
@@ -38,8 +39,8 @@ static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
   return touch_absent(range, pointer, pointer + 1) ? drive_fault_bytes(pointer, 1) : CUDA_SUCCESS;
 }
 
-static bool may_become_range(void *return_address) {
-  return process_config()->mode != MODE_OBSERVE && !switch_off() &&
+static bool may_move(void *return_address) {
+  return !switch_off() &&
          !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
          caller_may_move(return_address);
 }
@@ -50,6 +51,13 @@ static bool may_become_range(void *return_address) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY && process_active() && step_give_back())                  \
     result = (call);                                                                               \
   return result
+
+/* Where no range is made, the first allocation that would have been one is when rates are asked for. */
+static void measure_for_observing(void) {
+  CUdevice device;
+  if (driver.cuCtxGetDevice(&device) == CUDA_SUCCESS)
+    measure_begin(device);
+}
 
 static CUresult allocate_native(CUdeviceptr *pointer, size_t bytes) {
   STAGING_GOES_FIRST(hook_pass(cuMemAlloc_v2, (pointer, bytes)));
@@ -63,7 +71,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return allocate_native(pointer, bytes);
   }
   report_add(allocations_seen, 1);
-  if (may_become_range(__builtin_return_address(0))) {
+  const bool movable = may_move(__builtin_return_address(0));
+  if (movable && process_config()->mode != MODE_OBSERVE) {
     CUresult result = range_create(pointer, bytes, PIECE_DEVICE);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
       result = pressure_allocate(pointer, bytes, result);
@@ -72,7 +81,9 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   }
   CUresult result = allocate_native(pointer, bytes);
   if (result == CUDA_SUCCESS)
-    pressure_native_allocated(*pointer, bytes);
+    pressure_native_allocated(*pointer, bytes, movable);
+  if (result == CUDA_SUCCESS && movable && process_config()->mode == MODE_OBSERVE)
+    measure_for_observing();
   return result;
 }
 

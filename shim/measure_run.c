@@ -54,10 +54,13 @@ static void default_signals(void) {
     syscall(SYS_rt_sigaction, i, none, NULL, sizeof(uint64_t));
 }
 
+static const uint64_t no_signals;
+
 static int in_program(void *argument) {
   struct guarding *guarding = argument;
   die_with(guarding->guard);
   syscall(SYS_setsid);
+  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, sizeof no_signals);
   syscall(SYS_dup3, guarding->pipe[1], STDOUT_FILENO, 0);
   syscall(SYS_dup3, guarding->pipe[1], STDERR_FILENO, 0);
   syscall(SYS_execve, guarding->run->path, guarding->run->arguments, guarding->run->environment);

@@ -86,11 +86,7 @@ void pressure_most_again(CUdevice device) {
 
 /* Protects the table, sorted by address. */
 static pthread_mutex_t natives_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct native {
-  CUdeviceptr pointer;
-  size_t bytes;
-  CUdevice device;
-} * natives;
+static struct native_allocation *natives;
 static size_t native_count, native_room;
 
 /* Number of allocations at or below the address. */
@@ -106,13 +102,13 @@ static size_t native_position(CUdeviceptr pointer) {
   return from;
 }
 
-void pressure_native_allocated(CUdeviceptr pointer, size_t bytes) {
+void pressure_native_allocated(CUdeviceptr pointer, size_t bytes, bool movable) {
   CUdevice device = 0;
   (void)driver.cuCtxGetDevice(&device);
   pthread_mutex_lock(&natives_mutex);
   if (native_count == native_room) {
     size_t more = native_room ? 2 * native_room : 64;
-    struct native *grown = realloc(natives, more * sizeof *grown);
+    struct native_allocation *grown = realloc(natives, more * sizeof *grown);
     if (grown) {
       natives = grown;
       native_room = more;
@@ -121,11 +117,11 @@ void pressure_native_allocated(CUdeviceptr pointer, size_t bytes) {
   size_t i = native_position(pointer);
   if (i && natives[i - 1].pointer == pointer) {
     pressure_count(natives[i - 1].device, -(int64_t)natives[i - 1].bytes);
-    natives[i - 1] = (struct native){pointer, bytes, device}; /* its free went past us */
+    natives[i - 1] = (struct native_allocation){pointer, bytes, device, movable}; /* its free went past us */
     pressure_count(device, (int64_t)bytes);
   } else if (native_count < native_room) {
     memmove(natives + i + 1, natives + i, (native_count - i) * sizeof *natives);
-    natives[i] = (struct native){pointer, bytes, device};
+    natives[i] = (struct native_allocation){pointer, bytes, device, movable};
     native_count++;
     pressure_count(device, (int64_t)bytes);
   }
@@ -141,6 +137,16 @@ void pressure_native_freed(CUdeviceptr pointer) {
     native_count--;
   }
   pthread_mutex_unlock(&natives_mutex);
+}
+
+bool pressure_native_find(CUdeviceptr address, struct native_allocation *found) {
+  pthread_mutex_lock(&natives_mutex);
+  const size_t i = native_position(address);
+  const bool holds = i && address - natives[i - 1].pointer < natives[i - 1].bytes;
+  if (holds)
+    *found = natives[i - 1];
+  pthread_mutex_unlock(&natives_mutex);
+  return holds;
 }
 
 static bool repeats_live(size_t bytes) {
@@ -189,7 +195,7 @@ static bool fits_unrounded(CUdeviceptr *pointer, size_t bytes) {
   const size_t piece_bytes = range_piece_bytes(device);
   if (!piece_bytes || bytes % piece_bytes == 0 || driver.cuMemAlloc_v2(pointer, bytes))
     return false;
-  pressure_native_allocated(*pointer, bytes);
+  pressure_native_allocated(*pointer, bytes, false);
   pressure_satisfied(bytes);
   return true;
 }

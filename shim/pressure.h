@@ -3,6 +3,7 @@
 #ifndef OFFLOAD_PRESSURE_H
 #define OFFLOAD_PRESSURE_H
 #include <cuda.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,9 +16,18 @@ CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first);
 void pressure_satisfied(size_t bytes);
 
 /* An allocation of at least OFFLOAD_MIN_ALLOCATION that stays native began or ended its life: its
-   size may be repeated by state. Freeing an unknown pointer is nothing. */
-void pressure_native_allocated(CUdeviceptr pointer, size_t bytes);
+   size may be repeated by state. `movable`: it would have become a range but for OFFLOAD_MODE=observe. Freeing an unknown pointer is nothing. */
+void pressure_native_allocated(CUdeviceptr pointer, size_t bytes, bool movable);
 void pressure_native_freed(CUdeviceptr pointer);
+
+/* That which holds an address; false when none does. */
+struct native_allocation {
+  CUdeviceptr pointer;
+  size_t bytes;
+  CUdevice device;
+  bool movable;
+};
+bool pressure_native_find(CUdeviceptr address, struct native_allocation *);
 
 /* The program's memory on a device, ranges and natives of at least OFFLOAD_MIN_ALLOCATION: `bytes` more, or less. Now; at its most since
    pressure_most_again. */

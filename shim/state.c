@@ -26,6 +26,7 @@
 #include "driver.h"
 #include "elsewhere.h"
 #include "move.h"
+#include "observe.h"
 #include "pace.h"
 #include "process.h"
 #include "quiet.h"
@@ -63,7 +64,7 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   CUmemLocation location;
   if (!tier_location(items->items[0].range->device, bytes, &location))
     return CUDA_SUCCESS;
-  const size_t room = tier_room() / bytes;
+  const size_t room = tier_room(items->items[0].range->device) / bytes;
   const bool possible = room < wanted && drives && drive_possible(context, bytes);
   const size_t on_drives = possible ? drive_room(context) : 0;
   if (room < wanted)
@@ -140,30 +141,6 @@ static void plan_piece(struct range *range, uint32_t i, enum config_mode mode) {
   }
 }
 
-static size_t states_of(const struct moment *moment) {
-  return moment->partners[1] ? 3 : 2;
-}
-
-static size_t tensor_count(const struct view *view) {
-  size_t sixths = 0; /* of a tensor */
-  for (size_t i = 0; i < view->moment_count; i++)
-    sixths += 6 / states_of(&view->moments[i]);
-  return sixths / 6;
-}
-
-/* Counted in whole tensors: in this mode allocations may be native, and pieces unknown. */
-static void say_observed(const struct view *view, uint64_t step) {
-  static bool said;
-  size_t bytes = 0;
-  for (size_t i = 0; i < view->moment_count; i++)
-    bytes += view->moments[i].bytes;
-  if (bytes && !said)
-    report_reason("OFFLOAD_MODE=observe: %zu bytes of optimizer state in %zu tensors could move to "
-                  "the host at step %llu",
-                  bytes, tensor_count(view), (unsigned long long)step + 1);
-  said |= bytes != 0;
-}
-
 /* Brought in: it stays off drives for longer than the last time, unless that was long ago. */
 static void rest(struct range *range, uint64_t step) {
   if (range->drive_rest < DRIVE_REST_MOST &&
@@ -230,7 +207,7 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   if (mode == MODE_FULL && !to_host.count && !home.count)
     elsewhere_note_shared(view.ranges, view.range_count);
   if (mode == MODE_OBSERVE) {
-    say_observed(&view, pace->step);
+    observe_step(&view);
   } else {
     const uint64_t late = move_late_count();
     const size_t wanted = to_host.count;
@@ -240,6 +217,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     if (!result)
       result = grow_back(&view, pace, stream);
     amount_tell(&view, wanted - moved);
+    if (view.range_count)
+      tier_served(view.ranges[0]->device);
     if (move_late_count() != late)
       pace_put_off(pace);
   }
@@ -295,7 +274,10 @@ static bool name(const struct pace *pace, const struct state_tensor *tensor, uns
   }
   touch_stream(range, stream);
   note_step_stream(range, stream, pace->step);
-  return !atomic_exchange(&range->has_state, true);
+  const bool news = !atomic_exchange(&range->has_state, true);
+  if (news)
+    tier_stepping(range->device);
+  return news;
 }
 
 CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream) {

@@ -12,6 +12,7 @@
 #include "foreign.h"
 #include "frames.h"
 #include "lock.h"
+#include "mark.h"
 #include "move.h"
 #include "pace.h"
 #include "plan.h"
@@ -453,7 +454,10 @@ static CUresult carry_out(struct plan *plan) {
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
+  const bool marked = mark_begin("offload step %llu (%s)", (unsigned long long)state_step(),
+                                 cpu ? "cpu" : "stream");
   result = cpu ? step_cpu(plan) : step_stream(plan);
+  mark_end(marked);
   timeline_end(plan->timing, plan->stream, TRACE_STEP, cpu ? "cpu" : "stream", 0,
                plan->ours_elements + plan->rest_elements);
   drive_leave(plan);
@@ -518,12 +522,15 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   choose_prepare();
   /* Not under the enqueue lock: loading takes the loader's lock. Before this launch moves anything,
      so that it is there for the first launch that finds state on the host. */
-  if (wanted != STEP_STREAM && wanted != STEP_DIRECT && (state_step() > 0 || range_any_host()) &&
+  if (wanted != STEP_STREAM && wanted != STEP_DIRECT && process_config()->mode != MODE_OBSERVE &&
+      (state_step() > 0 || range_any_host()) &&
       !companion_loaded(&why)) {
     const int cancel = cancel_hold();
     (void)companion_load(&why);
     cancel_allow(cancel);
   }
+
+  mark_start();
 
   enqueue_lock();
   if (!process_active()) { /* the process has begun to end, or the GPU was lost, since the hook asked */

@@ -11,11 +11,11 @@ three sizes, and a row takes the one whose slots hold nearest the share that the
 Every run must have moved all state, stepped it as asked, and ended with the bits of the program alone; else there are no figures.
 
 usage: sim_steps.py --build BUILD [--out FILE] [--table README.md] [--write-table README.md]
-                    [--chunks N] [--types LIST] [--modes LIST]
+                    [--chunks N] [--types LIST] [--modes LIST] [--machines LIST]
   --table        fails when the table in that file is another
   --write-table  puts it there
   --chunks       size of the model that is run
-  --types, --modes  only these, separated by commas; without a table"""
+  --types, --modes, --machines  only these, separated by commas; without a table"""
 import argparse
 import collections
 import json
@@ -214,9 +214,9 @@ def row_of(none, without, replay, mode, size, gpus):
 Case = collections.namedtuple("Case", "label machine parameters seconds tokens model_parameters gpus type")
 
 
-def cases_of(kind):
+def cases_of(kind, machines):
     return [Case(f"{machine}/{parameters:.0f}/{gpus}/{tokens}", machine, parameters / gpus, None, tokens, parameters, gpus, kind)
-            for machine in MACHINES for parameters in PARAMETERS for gpus in GPUS for tokens in TOKENS]
+            for machine in machines for parameters in PARAMETERS for gpus in GPUS for tokens in TOKENS]
 
 
 def anchor_cases(kind, seconds):
@@ -240,8 +240,8 @@ def simulate(build, chunks, kind, mode, cases, runs):
     return replays
 
 
-def simulate_type(build, chunks, kind, modes, rows, runs, anchors):
-    cases = cases_of(kind)
+def simulate_type(build, chunks, kind, modes, machines, rows, runs, anchors):
+    cases = cases_of(kind, machines)
     # An anchor's Adam on the device, alone: the rest of the published step is forward and backward.
     without = simulate(build, chunks, kind, "without", cases + anchor_cases(kind, lambda i, anchor: 0), runs)
     given = anchor_cases(kind, lambda i, anchor: anchor.base - without[f"anchor/{i}"]["marks"][-1]["ns"] / 1e9)
@@ -323,23 +323,27 @@ def main():
     parser.add_argument("--chunks", type=int, default=2 * CHUNKS_A_LAUNCH)
     parser.add_argument("--types", default=",".join(kind.name for kind in TYPES))
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--machines", default=",".join(MACHINES))
     arguments = parser.parse_args()
     types = [kind for kind in TYPES if kind.name in arguments.types.split(",")]
     modes = [mode for mode in MODES if mode in arguments.modes.split(",")]
     if not types or not modes:
         fail(f"--types {arguments.types} --modes {arguments.modes}: expected some of {[kind.name for kind in TYPES]} and {MODES}")
+    machines = arguments.machines.split(",")
+    if unknown := set(machines) - {name for name, _ in profile_names()}:
+        fail(f"--machines {arguments.machines}: policy/gpus.def has no {', '.join(sorted(unknown))}")
     if arguments.chunks < 4 * LAYERS or arguments.chunks % (4 * LAYERS):
         fail(f"--chunks {arguments.chunks}: expected a multiple of {4 * LAYERS}")
     build = os.path.abspath(arguments.build)
     rows, runs, anchors = [], [], {}
     for kind in types:
-        simulate_type(build, arguments.chunks, kind, modes, rows, runs, anchors)
+        simulate_type(build, arguments.chunks, kind, modes, machines, rows, runs, anchors)
     if arguments.out:
         with open(f"{arguments.out}.tmp", "w", encoding="utf-8") as file:
             json.dump({"rows": rows, "anchors": anchor_rows(anchors), "runs": runs, "utilisation": UTILISATION}, file, indent=1)
             file.write("\n")
         os.replace(f"{arguments.out}.tmp", arguments.out)
-    if types != TYPES or modes != MODES:
+    if types != TYPES or modes != MODES or machines != MACHINES:
         return
     text = table(rows)
     print(text, end="")

@@ -93,19 +93,68 @@ marked() { "$OFFLOAD" run --library "$FILES/liboffload-mark.so" "$@"; }
 }
 
 @test "options and assignments become variables of the program" {
-  run marked --mode observe --host-memory 20GiB OFFLOAD_LOG=verbose OTHER=1 -- \
+  run marked --mode pressure --host-memory 20GiB OFFLOAD_LOG=verbose OTHER=1 -- \
     sh -c 'echo $OFFLOAD_MODE $OFFLOAD_HOST_MEMORY $OFFLOAD_LOG $OTHER'
   [ "$status" -eq 0 ]
-  [ "$output" = "observe 20GiB verbose 1" ]
+  [ "$output" = "pressure 20GiB verbose 1" ]
 }
 
 @test "--observe and the option of a variable that has another field set what they name" {
-  run marked --observe --metrics m -- sh -c 'echo $OFFLOAD_MODE $OFFLOAD_METRICS'
+  run --separate-stderr marked --observe --metrics m -- sh -c 'echo $OFFLOAD_MODE $OFFLOAD_METRICS'
   [ "$status" -eq 0 ]
   [ "$output" = "observe m" ]
   run marked --free 3GiB --signal USR2 --test-ahead 0 -- sh -c 'echo $OFFLOAD_FREE $OFFLOAD_SIGNAL $OFFLOAD_TEST_AHEAD'
   [ "$status" -eq 0 ]
   [ "$output" = "3GiB USR2 0" ]
+}
+
+# reporting JSON...: a program that leaves these reports where OFFLOAD_REPORT says, each as if by a process of its own.
+reporting() {
+  local i=0 one
+  for one; do
+    i=$((i + 1))
+    printf '%s\n' "$one" >"$BATS_TEST_TMPDIR/given.$i"
+  done
+  printf '%s\n' 'i=0' "for file in $BATS_TEST_TMPDIR/given.*; do" '  i=$((i + 1))' '  cp "$file" "$(printf %s "$OFFLOAD_REPORT" | sed "s/%p/$i/")"' \
+    'done' 'printf %s "$OFFLOAD_REPORT" >"$1"' 'exit 5' >"$BATS_TEST_TMPDIR/reporting"
+}
+observation() { echo '{"schema":1,"version":"0","pid":1,"observed":{"state_bytes":'"$1"',"move_bytes":'"$2"',"way":"'"$3"'","rates":"measured","exposed_ns":'"$4"',"step_ns":100000000},"advice":['"$5"'],"reasons":["a reason"]}'; }
+
+@test "after run --observe the job's processes are summed up from temporary reports, which are gone then" {
+  reporting "$(observation 2147483648 1073741824 cpu 20000000 '{"kind":"fused","text":"use fused=True"}')" \
+    "$(observation 2147483648 2147483648 stream 50000000 '{"kind":"fused","text":"use fused=True"}')"
+  run --separate-stderr marked --observe -- sh "$BATS_TEST_TMPDIR/reporting" "$BATS_TEST_TMPDIR/path"
+  [ "$status" -eq 5 ]
+  [ -z "$output" ]
+  [ "${stderr_lines[0]}" = "offload: observed: 3.00 GiB of 4.00 GiB of optimizer state would move to the host, in 2 processes" ]
+  [ "${stderr_lines[1]}" = "offload: observed: a step would take 150 ms instead of 100 ms (+50 %), by \`stream\` and measured rates" ]
+  [ "${stderr_lines[2]}" = "offload: observed: use fused=True" ]
+  [ "${#stderr_lines[@]}" -eq 3 ]
+  path=$(cat "$BATS_TEST_TMPDIR/path")
+  [[ $path == */%p.json ]]
+  [ ! -e "${path%/*}" ]
+}
+
+@test "reports that the user asked for stay, old ones beside them don't count, and reasons stand in for advice" {
+  reporting "$(observation 2147483648 0 cpu 0 '')"
+  observation 4096 4096 cpu 1 '' >"$BATS_TEST_TMPDIR/r.old.json"
+  touch -d '1 hour ago' "$BATS_TEST_TMPDIR/r.old.json"
+  run --separate-stderr marked --mode observe --report "$BATS_TEST_TMPDIR/r.%p.json" -- sh "$BATS_TEST_TMPDIR/reporting" "$BATS_TEST_TMPDIR/path"
+  [ "${stderr_lines[0]}" = "offload: observed: 0 of 2.00 GiB of optimizer state would move to the host, in 1 process" ]
+  [ "${stderr_lines[1]}" = "offload: observed: a reason" ]
+  [ "${#stderr_lines[@]}" -eq 2 ]
+  [ -e "$BATS_TEST_TMPDIR/r.1.json" ]
+  [ -e "$BATS_TEST_TMPDIR/r.old.json" ]
+}
+
+@test "when nothing was observed that is said, and without observe nothing is" {
+  run marked --observe -- sh -c 'echo "$OFFLOAD_REPORT"'
+  [ "$status" -eq 0 ]
+  [[ ${lines[0]} == */%p.json ]]
+  [ ! -e "${lines[0]%/*}" ]
+  [ "${lines[1]}" = "offload: observed: no process told of CUDA: none initialised it, or all were killed" ]
+  run marked -- sh -c 'echo "${OFFLOAD_REPORT-none}"'
+  [ "$output" = none ]
 }
 
 @test "arguments of the program are its own, with and without --" {

@@ -120,6 +120,14 @@ same_rows() {
   all '[.rows[] | select(.type == "float" and .profile == "h200-8")] | group_by([.parameters, .gpus, .tokens]) | all(min_by(.exposed_s).mode == "stream")' "h200-8"
 }
 
+@test "offload plan foretells steps, work and what is exposed within a fifth of the clock, on each machine" {
+  python3 "$ROOT/tests/cost_profiles.py" --build "$BUILD" --steps "$BATS_FILE_TMPDIR/all.json" | tee "$BATS_TEST_TMPDIR/out"
+  grep -q '^1440 rows of 6 machines, 0 beyond 20 %$' "$BATS_TEST_TMPDIR/out"
+  python3 "$ROOT/tests/sim_steps.py" --build "$BUILD" --machines a100-40-2,rtx4070tis --types float --out "$BATS_TEST_TMPDIR/others.json"
+  python3 "$ROOT/tests/cost_profiles.py" --build "$BUILD" --steps "$BATS_TEST_TMPDIR/others.json" | tee "$BATS_TEST_TMPDIR/out"
+  grep -q '^240 rows of 2 machines, 0 beyond 20 %$' "$BATS_TEST_TMPDIR/out"
+}
+
 @test "published figures stand beside the simulation's, with the difference and why" {
   all '.anchors | length >= 10 and all((.source | length > 0) and (.what | length > 0) and (.why | length > 0))' "anchors"
   all '[.anchors[] | select(.simulated != null)] | length >= 6 and all(.published > .published_without and .simulated > .published_without

@@ -1,0 +1,240 @@
+/* The page's sections of a step: what it costs, memory in the course of steps, bytes over the link. See page_build.h. */
+#define _GNU_SOURCE
+#include "page_build.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a step ---- */
+
+/* The last steps of one report, of the first device that it tells of. */
+static void step_chart(const struct build *build, size_t report) {
+  const json_t *last = view_at(build->reports[report].root, "steps.last");
+  const size_t count = json_array_size(last);
+  double device = 0, value;
+  char text[2][WORDS_BYTES];
+  size_t points = 0;
+  if (!count)
+    return;
+  view_number(json_array_get(last, 0), "device", &device);
+  struct chart *chart = page_chart_new(build->page, CHART_STEPS, count);
+  chart->title = page_print(build->page, "%sthe last steps", build_whose(build, report));
+  chart->x_name = "step";
+  chart->unit = UNIT_NS;
+  build_series(chart, "the program", "compute", false);
+  build_series(chart, "added by offload (exposed)", "exposed", false);
+  build_series(chart, "CPU step behind the program (hidden)", "hidden", true);
+  for (size_t i = 0; i < count; i++) {
+    const json_t *step = json_array_get(last, i);
+    double whole, exposed = 0, cpu = 0;
+    if (!view_number(step, "device", &value) || value != device ||
+        !view_number(step, "step_ns", &whole))
+      continue;
+    view_number(step, "exposed_ns", &exposed);
+    view_number(step, "cpu_ns", &cpu);
+    if (!view_number(step, "step", &chart->x[points]))
+      chart->x[points] = (double)i;
+    chart->series[0].values[points] = fmax(0, whole - exposed);
+    chart->series[1].values[points] = exposed;
+    chart->series[2].values[points] = fmax(0, cpu - exposed);
+    points++;
+  }
+  chart->points = points;
+  double step = 0, exposed = 0;
+  view_number(build->reports[report].root, "steps.median_step_ns", &step);
+  view_number(build->reports[report].root, "steps.median_exposed_ns", &exposed);
+  chart->says =
+      page_print(build->page, "%zu steps, median %s, of which offload adds %s.", points,
+                 unit_words(UNIT_NS, step, text[0]), unit_words(UNIT_NS, exposed, text[1]));
+}
+
+static double median_cpu(const json_t *root);
+
+static void median_chart(const struct build *build) {
+  if (!build_any(build, "steps.median_step_ns"))
+    return;
+  struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
+  chart->title = "The median step";
+  chart->unit = UNIT_NS;
+  build_series(chart, "the program", "compute", false);
+  build_series(chart, "added by offload (exposed)", "exposed", false);
+  build_series(chart, "CPU step behind the program (hidden)", "hidden", true);
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *root = build->reports[i].root;
+    double step, exposed = 0;
+    chart->labels[i] = build->reports[i].label;
+    if (!view_number(root, "steps.median_step_ns", &step))
+      continue;
+    view_number(root, "steps.median_exposed_ns", &exposed);
+    chart->series[0].values[i] = fmax(0, step - exposed);
+    chart->series[1].values[i] = exposed;
+    chart->series[2].values[i] = fmax(0, median_cpu(root) - exposed);
+  }
+  chart->says = "The program's own time, what offload adds, and what is hidden, of each report; "
+                "the table below has the figures.";
+}
+
+static int by_value(const void *a, const void *b) {
+  const double left = *(const double *)a, right = *(const double *)b;
+  return (left > right) - (left < right);
+}
+
+static double median_cpu(const json_t *root) {
+  const json_t *last = view_at(root, "steps.last");
+  const size_t count = json_array_size(last);
+  double *values = calloc(count + 1, sizeof *values), median = 0;
+  size_t known = 0;
+  for (size_t i = 0; values && i < count; i++)
+    known += view_number(json_array_get(last, i), "cpu_ns", &values[known]);
+  if (known) {
+    qsort(values, known, sizeof *values, by_value);
+    median = values[known / 2];
+  }
+  free(values);
+  return median;
+}
+
+/* What each way was foretold to cost, and which was taken. */
+static void ways(const struct build *build) {
+  static const char *const names[] = {"cpu", "stream", "direct", "stay"};
+  struct page *page = build->page;
+  if (!build_has(build, "policy.functions", "how each way was foretold isn't known"))
+    return;
+  page_table(page, "Ways of stepping: what each was foretold to add, which is taken", 8, 0xfcu);
+  static const char *const heads[] = {"function", "way",  "cpu",      "stream",
+                                      "direct",   "stay", "foretold", "measured"};
+  for (size_t i = 0; i < 8; i++)
+    page_cell(page, heads[i]);
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *rows = view_at(build->reports[i].root, "policy.functions");
+    for (size_t k = 0; k < json_array_size(rows); k++) {
+      const json_t *row = json_array_get(rows, k);
+      double number = 0;
+      page_cell(page, page_print(page, "%s%s", build_whose(build, i), view_text(row, "function")));
+      page_cell(page, page_print(page, "%s", view_text(row, "way")));
+      for (size_t way = 0; way < 4; way++) {
+        const json_t *cost = view_at(view_at(row, "foretold"), names[way]);
+        const bool known =
+            json_is_true(view_at(cost, "possible")) && view_number(cost, "exposed_ns", &number);
+        page_cell(page, page_value(page, UNIT_NS, known, number));
+      }
+      bool known = view_number(row, "foretold_ns", &number);
+      page_cell(page, page_value(page, UNIT_NS, known, number));
+      known = view_number(row, "measured_ns", &number);
+      page_cell(page, page_value(page, UNIT_NS, known, number));
+    }
+  }
+  size_t listed = 0;
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *rows = view_at(build->reports[i].root, "policy.functions");
+    for (size_t k = 0; k < json_array_size(rows); k++) {
+      const json_t *row = json_array_get(rows, k), *switches = view_at(row, "switches");
+      if (*view_text(row, "why")) {
+        if (!listed++)
+          page_list(page);
+        page_cell(page, page_print(page, "%s%s: %s", build_whose(build, i),
+                                   view_text(row, "function"), view_text(row, "why")));
+      }
+      for (size_t n = 0; n < json_array_size(switches); n++) {
+        const json_t *change = json_array_get(switches, n);
+        double step = 0;
+        view_number(change, "step", &step);
+        if (!listed++)
+          page_list(page);
+        page_cell(page,
+                  page_print(page, "%s%s, step %.0f: from %s to %s, %s", build_whose(build, i),
+                             view_text(row, "function"), step, view_text(change, "from"),
+                             view_text(change, "to"), view_text(change, "why")));
+      }
+    }
+  }
+}
+
+void section_cost(const struct build *build) {
+  page_section(build->page, "steps", "What a step costs");
+  if (build_has(build, "steps", "the time of a step isn't known")) {
+    if (!build_any(build, "steps.median_step_ns"))
+      page_paragraph(build->page,
+                     "No step was measured: first steps aren't, nor those in which state moved.");
+    median_chart(build);
+    for (size_t i = 0; i < build->count; i++)
+      step_chart(build, i);
+  }
+  build_figures(build, "cost", NULL);
+  ways(build);
+}
+
+/* ---- memory and bytes ---- */
+
+static void memory_chart(const struct build *build, size_t report) {
+  const json_t *root = build->reports[report].root, *samples = view_at(root, "memory.samples");
+  const size_t count = json_array_size(samples);
+  static const char *const keys[] = {"device_used_bytes", "host_bytes", "drive_bytes"};
+  char text[3][WORDS_BYTES];
+  double most[3] = {0}, total = 0;
+  if (!count)
+    return;
+  struct chart *chart = page_chart_new(build->page, CHART_LINES, count);
+  view_number(root, "memory.device_bytes", &total);
+  chart->title = page_print(build->page, "%sdevice, host and drives", build_whose(build, report));
+  chart->x_name = "seconds since the first step";
+  chart->unit = UNIT_BYTES;
+  build_series(chart, "device, by everybody", "device", false);
+  build_series(chart, "state in host memory", "host", false);
+  build_series(chart, "state on drives", "drives", false);
+  for (size_t i = 0; i < count; i++) {
+    const json_t *sample = json_array_get(samples, i);
+    double value;
+    if (view_number(sample, "time_ns", &value))
+      chart->x[i] = value / 1e9;
+    for (size_t k = 0; k < 3; k++)
+      if (view_number(sample, keys[k], &value)) {
+        chart->series[k].values[i] = value;
+        most[k] = fmax(most[k], value);
+      }
+  }
+  for (size_t k = 0; k < 3; k++)
+    words_bytes(most[k], text[k]);
+  chart->says = page_print(
+      build->page, "At most %s of the device%s, %s in host memory, %s on drives.", text[0],
+      total > 0 ? page_print(build->page, "'s %s", page_value(build->page, UNIT_BYTES, true, total))
+                : "",
+      text[1], text[2]);
+}
+
+void section_memory(const struct build *build) {
+  page_section(build->page, "memory", "Memory over time");
+  if (!build_has(build, "memory.samples", "older releases take no samples"))
+    return;
+  size_t samples = 0;
+  for (size_t i = 0; i < build->count; i++) {
+    memory_chart(build, i);
+    samples += json_array_size(view_at(build->reports[i].root, "memory.samples"));
+  }
+  if (!samples)
+    page_paragraph(build->page, "None: no sample was taken, which is from the first step on.");
+}
+
+void section_bytes(const struct build *build) {
+  page_section(build->page, "bytes", "Bytes over the link, a step");
+  if (!build_has(build, "totals", "nothing was counted"))
+    return;
+  double moved;
+  if (!build_all(build, "totals.link_bytes_down", true, &moved) || moved <= 0) {
+    page_paragraph(build->page, "None: no step moved any.");
+    return;
+  }
+  struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
+  chart->title = "Link, a step";
+  chart->unit = UNIT_BYTES;
+  build_series(chart, "down: from the device", "down", false);
+  build_series(chart, "up: to the device", "up", false);
+  for (size_t i = 0; i < build->count; i++) {
+    const json_t *root = build->reports[i].root;
+    chart->labels[i] = build->reports[i].label;
+    view_figure(root, "totals.link_bytes_down / totals.steps", &chart->series[0].values[i]);
+    view_figure(root, "totals.link_bytes_up / totals.steps", &chart->series[1].values[i]);
+  }
+  chart->says = "Bytes down and up over the link in a step, of each report; \"What a step costs\" "
+                "has the figures.";
+}
