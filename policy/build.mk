@@ -41,10 +41,10 @@ $(B)/offload-probe: $(PROBE_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 ALL += $(B)/offload-probe
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
+POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -o $@
+	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
 UNIT_TESTS += $(POLICY_TESTS:%=$(B)/test/%)
 
 $(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
@@ -78,3 +78,9 @@ $(B)/man/made: $(B)/offload $(wildcard policy/man/*)
 	@touch $@
 $(MANUALS): $(B)/man/made ;
 ALL += $(MANUALS)
+
+# A rank that `offload top` is shown.
+$(B)/tests/e2e/shown_rank: tests/e2e/shown_rank.c $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $^ -lpthread -o $@
+test-programs: $(B)/tests/e2e/shown_rank

@@ -171,7 +171,8 @@ static struct terms cpu_terms(const struct cost_input *input, const struct shape
   if (own > 0 && reached > 0)
     t.rate[COST_ARITHMETIC] =
         lower(t.rate[COST_ARITHMETIC], reached / own * at_least(family->arithmetic, 0));
-  t.pieces = at_least(moved / cpu_piece_elements, s->launches);
+  const double piece = input->cpu_piece > 0 ? input->cpu_piece : cpu_piece_elements;
+  t.pieces = at_least(moved / piece, s->launches);
   t.amount[COST_STARTS] = CPU_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = input->threads > 0 && t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
@@ -189,7 +190,9 @@ static struct terms stream_terms(const struct cost_input *input, const struct sh
   t.amount[COST_HOST] = t.amount[COST_UP] + t.amount[COST_DOWN];
   /* The copies' own accesses, then the kernel's. */
   t.amount[COST_DEVICE] += t.amount[COST_HOST] + moved * kernel_bytes(family, true);
-  t.pieces = at_least(bytes / stream_slot_bytes, s->launches);
+  const double piece_bytes =
+      input->stream_piece > 0 ? input->stream_piece * family->state : stream_slot_bytes;
+  t.pieces = at_least(bytes / piece_bytes, s->launches);
   t.amount[COST_STARTS] = STREAM_PIECE_STARTS * t.pieces + LAUNCH_STARTS * s->launches;
   t.possible = t.rate[COST_UP] > 0 && t.rate[COST_DOWN] > 0;
   add_drives(&t, input, s);
@@ -356,15 +359,15 @@ static void explain_resource(struct writer *w, const struct terms *t, enum cost_
   const char *name = cost_resource_name(k);
   const double billion = 1e9, rate = t->rate[k];
   if (k == COST_STARTS)
-    put(w, "    %-16s %.0f x %.1f us = %.6f s\n", name, t->amount[k], 1e6 / rate, needs);
+    put(w, "    %-16s %.0f x %.1f us = %.6g s\n", name, t->amount[k], 1e6 / rate, needs);
   else if (k == COST_ARITHMETIC)
-    put(w, "    %-16s %.3f G elements / %.3f G/s = %.6f s\n", name, t->amount[k] / billion,
+    put(w, "    %-16s %.3f G elements / %.3f G/s = %.6g s\n", name, t->amount[k] / billion,
         rate / billion, needs);
   else if ((k == COST_UP || k == COST_DOWN) && t->amount[COST_UP] > 0 && t->amount[COST_DOWN] > 0)
-    put(w, "    %-16s %.3f GB / %.1f GB/s, %.1f alone = %.6f s\n", name, t->amount[k] / billion,
+    put(w, "    %-16s %.3f GB / %.1f GB/s, %.1f alone = %.6g s\n", name, t->amount[k] / billion,
         (k == COST_UP ? t->up_both : t->down_both) / billion, rate / billion, needs);
   else
-    put(w, "    %-16s %.3f GB / %.1f GB/s = %.6f s\n", name, t->amount[k] / billion, rate / billion,
+    put(w, "    %-16s %.3f GB / %.1f GB/s = %.6g s\n", name, t->amount[k] / billion, rate / billion,
         needs);
 }
 
@@ -373,7 +376,7 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
   const struct shape s = shape_of(input);
   const double million = 1e6;
   struct writer w = {text, bytes, 0};
-  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks that share host memory: %.0f\n",
+  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks: %.0f\n",
       input->family.name ? input->family.name : "a kernel", input->family.parameter,
       input->family.gradient, input->family.state, s.sharers);
   put(&w, "  %.1f M elements, %.1f M in host memory, %.1f M on drives\n", s.elements / million,
@@ -385,7 +388,7 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
       put(&w, "  %s: not possible\n", cost_way_name((enum cost_way)i));
       continue;
     }
-    put(&w, "  %s: %.6f s, %.6f exposed, %.6f hidden, bound by %s\n",
+    put(&w, "  %s: %.6g s, %.6g exposed, %.6g hidden, bound by %s\n",
         cost_way_name((enum cost_way)i), of->seconds, of->exposed, of->hidden,
         cost_resource_name(of->bound));
     for (int k = 0; k < COST_RESOURCES; k++)

@@ -28,6 +28,8 @@ struct cost_input {
   unsigned threads; /* of this rank's CPU step; 0: no CPU step */
   unsigned
       sharers; /* ranks of the node that step at the same time and share host memory and drives; 0 is as 1 */
+  double cpu_piece,
+      stream_piece;  /* elements of a piece; 0: as with the default OFFLOAD_DEVICE_STAGING */
   unsigned launches; /* of a step; 0 is as 1 */
   double compute;    /* seconds of forward and backward; 0: not known */
 };

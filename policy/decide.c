@@ -92,6 +92,7 @@ static void take(struct decide *decide, enum cost_way way, uint64_t step,
     *entry = (struct decide_switch){.step = step, .from = decide->way, .to = way};
     memcpy(entry->why, why, sizeof entry->why);
     decide->left[decide->way] = true;
+    decide->left_at[decide->way] = step;
     if (decide->left[way] && decide->dwell < (uint64_t)1 << DWELL_MOST_BITS)
       decide->dwell *= 2;
   }
@@ -126,6 +127,16 @@ static bool trial_failed(const struct decide *decide, const struct cost *cost, e
              decide_expected(decide, cost, best) * DECIDE_WORSE_PERCENT;
 }
 
+/* What was slow for a while may be so no more. */
+static void forget_old(struct decide *decide, uint64_t step) {
+  for (enum cost_way way = COST_CPU; way < (enum cost_way)WAYS; way++)
+    if (way != decide->way && decide->left[way] && decide->measured[way] &&
+        step > decide->left_at[way] + DECIDE_FORGET_DWELLS * decide->dwell) {
+      decide->measured[way] = 0;
+      decide->tried[way] = false;
+    }
+}
+
 /* Whether the present way is to be left for `best`, now. */
 static bool leaves(struct decide *decide, const struct cost *cost, enum cost_way best,
                    uint64_t step) {
@@ -145,6 +156,8 @@ static bool leaves(struct decide *decide, const struct cost *cost, enum cost_way
 enum cost_way decide_step(struct decide *decide, const struct cost *cost, uint64_t step,
                           const char *undecided) {
   char why[DECIDE_WHY_BYTES] = "";
+  if (decide->chosen)
+    forget_old(decide, step);
   const enum cost_way best = cheapest(decide, cost);
   if (best == COST_STAY)
     return COST_STREAM;

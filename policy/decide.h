@@ -8,7 +8,7 @@
    Rules that tests hold it to: the first choice is the cheapest; a way is left only when another is at least DECIDE_GAIN_PERCENT cheaper in
    DECIDE_BETTER steps one after another, and not before it was kept for its dwell, which doubles at each return to a way that was left
    before; a way that is tried for the first time and takes more than DECIDE_WORSE_PERCENT of what the one before it took is left as soon
-   as DECIDE_MEASURED_LEAST steps say so. So the changes of a run of N steps are no more than the logarithm of N. */
+   as DECIDE_MEASURED_LEAST steps say so; what a way took is forgotten some time after it was left, so that it may be tried again. So the changes of a run of N steps are no more than the logarithm of N. */
 #ifndef OFFLOAD_DECIDE_H
 #define OFFLOAD_DECIDE_H
 #include "cost.h"
@@ -23,7 +23,9 @@ enum {
   DECIDE_DISAGREES_PERCENT =
       150,               /* measured beyond this of what was foretold, or below its inverse */
   DECIDE_DISAGREES = 32, /* in so many steps one after another: the rates are wrong */
-  DECIDE_SWITCHES = 16,  /* that are kept, the last ones */
+  DECIDE_FORGET_DWELLS =
+      64, /* a way that was left so long ago is known no better than by what is foretold */
+  DECIDE_SWITCHES = 16, /* that are kept, the last ones */
   DECIDE_WHY_BYTES = 256
 };
 
@@ -41,6 +43,7 @@ struct decide {
   unsigned better;
   uint64_t since, dwell; /* the step in which the way was taken; the steps that it is kept */
   bool left[COST_DIRECT + 1], tried[COST_DIRECT + 1];
+  uint64_t left_at[COST_DIRECT + 1];
   double ratios[COST_DIRECT + 1][DECIDE_MEASURED]; /* measured by foretold, in turn */
   uint64_t measured[COST_DIRECT + 1];              /* how many there were */
   unsigned disagreed;                              /* steps one after another */

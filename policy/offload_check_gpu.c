@@ -297,9 +297,11 @@ static void judge_tried(struct check *check, const struct check_gpu *gpu, unsign
 
 static void judge_gpu(struct check *check, unsigned index) {
   const struct check_gpu *gpu = &check->gpus[index];
-  char what[256];
-  snprintf(what, sizeof what, "%u: %s (%d.%d), %s%s%s%s", index, gpu->name, gpu->major, gpu->minor,
-           check_size(gpu->bytes), gpu->integrated ? ", integrated" : "",
+  char what[256], node[24] = "";
+  if (gpu->node >= 0)
+    snprintf(node, sizeof node, ", node %d", gpu->node);
+  snprintf(what, sizeof what, "%u: %s (%d.%d), %s%s%s%s%s", index, gpu->name, gpu->major,
+           gpu->minor, check_size(gpu->bytes), node, gpu->integrated ? ", integrated" : "",
            strstr(gpu->name, "MIG") ? ", a MIG slice" : "", gpu->mps ? ", under MPS" : "");
   if (gpu->compute_mode == MODE_PROHIBITED)
     remedy(find(check, CHECK_gpu, VERDICT_BLOCKS, "%s: its compute mode is prohibited", what),

@@ -39,11 +39,11 @@ struct choice {
   unsigned took; /* ways of its launches, a bit each */
   struct counts present, last;
   struct decide any, without_cpu;
+  bool fell_back;      /* the CPU couldn't in the last step */
+  unsigned generation; /* of the rates */
+  bool disagreed;      /* said so */
+  bool known;          /* input and cost are */
   struct rates rates;
-  unsigned rates_generation;
-  bool rates_taken;
-  bool fell_back; /* the CPU couldn't in the last step */
-  bool known;     /* input and cost are */
   struct cost_input input;
   struct cost cost;
   struct choice_ways ways;
@@ -61,30 +61,18 @@ static struct {
   unsigned count;
 } compute; /* of the context that was measured last: a process of several mostly has the same on each */
 
-static _Atomic bool prepared;
+/* Of a device whose rates disagree with its steps, to be asked for without the lock; -1: none. */
+static _Atomic int disagreeing = -1;
 
 void choose_prepare(void) {
-  static _Atomic bool begun;
-  if (atomic_exchange_explicit(&begun, true, memory_order_relaxed))
+  if (atomic_load_explicit(&disagreeing, memory_order_relaxed) < 0)
     return;
-  atomic_store_explicit(&prepared, true, memory_order_release);
+  const int device = atomic_exchange_explicit(&disagreeing, -1, memory_order_relaxed);
+  if (device >= 0)
+    measure_refresh(device);
 }
 
 /* ---- what a step costs ---- */
-
-/* Rates that come while the program runs: what was measured says nothing of what they foretell. */
-static void take_rates(struct choice *choice) {
-  const unsigned now = measure_generation();
-  if (choice->rates_taken && choice->rates_generation == now)
-    return;
-  choice->rates_generation = now;
-  measure_rates(choice->device, &choice->rates);
-  if (choice->rates_taken) {
-    decide_rates_changed(&choice->any);
-    decide_rates_changed(&choice->without_cpu);
-  }
-  choice->rates_taken = true;
-}
 
 static struct choice *choice_of(const struct plan *plan, CUcontext context) {
   struct choice **end = &choices;
@@ -113,16 +101,34 @@ static struct cost_family family_cost(const struct plan *plan) {
                         decayed || plan->arguments.grad_scale != NULL);
 }
 
-/* Elements whose state staging holds, where that is enough for copying ahead. */
-static double staged_elements(const struct plan *plan) {
+/* Slots of staging as they are, or are going to be where memory is to be had. */
+static void stream_shape(const struct plan *plan, unsigned *slots, size_t *slot_bytes) {
+  const struct family *family = &plan->function->family;
+  const unsigned states = family_states(family);
+  const size_t least = staging_bytes((size_t)states * CHUNK_ELEMENTS * family->state_bytes, states);
+  if (plan->ring && plan->ring->staging.block) {
+    *slots = plan->ring->staging.slot_count;
+    *slot_bytes = plan->ring->staging.slot_bytes;
+  } else if (!staging_shape(process_config()->device_staging.bytes, least, slots, slot_bytes)) {
+    *slots = 0;
+    *slot_bytes = 0;
+  }
+}
+
+/* Pieces, and what is copied ahead, for which two slots are not enough (early.h). */
+static void fill_staging(struct cost_input *input, const struct plan *plan) {
   const struct family *family = &plan->function->family;
   const double element = (double)family_states(family) * family->state_bytes;
-  const struct ring *ring = plan->ring;
-  if (ring && ring->staging.block)
-    return ring->staging.slot_count < 4
-               ? 0
-               : (double)ring->staging.slot_count * (double)ring->staging.slot_bytes / element;
-  return (double)process_config()->device_staging.bytes / element;
+  const enum adam_type opmath = adam_type_opmath(family->type);
+  unsigned slots;
+  size_t slot_bytes;
+  stream_shape(plan, &slots, &slot_bytes);
+  input->stream_piece =
+      (double)((size_t)((double)slot_bytes / element) / CHUNK_ELEMENTS * CHUNK_ELEMENTS);
+  input->staged = slots < 4 ? 0 : slots * input->stream_piece;
+  input->cpu_piece =
+      (double)(plan->ring && plan->ring->staged ? ring_piece_elements(plan->ring, opmath)
+                                                : ring_piece_asked(process_config(), opmath));
 }
 
 static unsigned step_threads(const struct ring *ring) {
@@ -147,9 +153,23 @@ static double compute_seconds(void) {
   return count ? sorted[count / 2] : 0;
 }
 
+/* What was measured against other rates says nothing of these. */
+static void take_rates(struct choice *choice) {
+  const unsigned generation = measure_generation();
+  struct rates now;
+  if (choice->generation == generation && choice->rates.source != RATES_ASSUMED)
+    return;
+  choice->generation = generation;
+  measure_rates(choice->device, &now);
+  if (!memcmp(&now, &choice->rates, sizeof now))
+    return;
+  choice->rates = now;
+  decide_rates_changed(&choice->any);
+  decide_rates_changed(&choice->without_cpu);
+}
+
 /* State moves between steps: then the launch at hand says what share of the last step's elements it will be. */
 static void fill_input(struct choice *choice, const struct plan *plan) {
-  take_rates(choice);
   const struct counts *last = &choice->last;
   struct cost_input *input = &choice->input;
   double on_host = (double)last->on_host, on_drive = (double)last->on_drive;
@@ -167,21 +187,23 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
       .elements = (double)last->elements,
       .on_host = on_host,
       .on_drive = on_drive,
-      .staged = staged_elements(plan),
       .threads = step_threads(plan->ring),
       .sharers = process_config()->local_ranks,
       .launches = last->launches,
       .compute = compute_seconds(),
   };
-  choice->known = last->elements > 0 && on_host + on_drive > 0 &&
-                  atomic_load_explicit(&prepared, memory_order_acquire);
+  fill_staging(input, plan);
+  choice->known = last->elements > 0 && on_host + on_drive > 0;
   if (choice->known)
     cost_estimate(input, &choice->cost);
 }
 
 /* ---- what steps took ---- */
 
+/* The one way; COST_WAYS for several. Launches of which nothing was ours went none. */
 static enum cost_way way_of(unsigned took) {
+  if (took & ((1u << COST_STAY) - 1))
+    took &= ~(1u << COST_STAY);
   for (enum cost_way way = COST_CPU; way < COST_WAYS; way++)
     if (took == 1u << way)
       return way;
@@ -257,8 +279,10 @@ static void note_measured(CUcontext context, const struct meter_step *measured) 
     const double share = seconds * entry->seconds / foretold;
     decide_measured(&choice->any, entry->way, entry->seconds, share);
     decide_measured(&choice->without_cpu, entry->way, entry->seconds, share);
-    if (decide_disagrees(&choice->any))
-      measure_refresh(choice->device);
+    if (decide_disagrees(&choice->any) && !choice->disagreed) {
+      choice->disagreed = true;
+      atomic_store_explicit(&disagreeing, choice->device, memory_order_relaxed);
+    }
   }
 }
 
@@ -396,6 +420,7 @@ struct choice_ways choose_ways(const struct plan *plan) {
   if (choice->step != pace->step) {
     begin_step(pace->context, pace->step);
     choice->step = pace->step;
+    take_rates(choice);
     fill_input(choice, plan);
     decide_ways(choice);
   }

@@ -8,7 +8,7 @@
 #include "../policy/cost.h"
 #include "plan.h"
 
-/* Once, before the first choice; rates come from measure.h from then on. */
+/* What can't be done under the enqueue lock: has rates that disagree with the steps measured again. */
 void choose_prepare(void);
 
 /* What a launch's blocks of ours should go by: the first way, and where the CPU can't, the second (`stream` or `direct`). */

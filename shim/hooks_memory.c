@@ -7,6 +7,7 @@
 #include "drive.h"
 #include "hooks.h"
 #include "lock.h"
+#include "measure.h"
 #include "pressure.h"
 #include "quiet.h"
 #include "step.h"
@@ -51,6 +52,13 @@ static bool may_move(void *return_address) {
     result = (call);                                                                               \
   return result
 
+/* Where no range is made, the first allocation that would have been one is when rates are asked for. */
+static void measure_for_observing(void) {
+  CUdevice device;
+  if (driver.cuCtxGetDevice(&device) == CUDA_SUCCESS)
+    measure_begin(device);
+}
+
 static CUresult allocate_native(CUdeviceptr *pointer, size_t bytes) {
   STAGING_GOES_FIRST(hook_pass(cuMemAlloc_v2, (pointer, bytes)));
 }
@@ -74,6 +82,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   CUresult result = allocate_native(pointer, bytes);
   if (result == CUDA_SUCCESS)
     pressure_native_allocated(*pointer, bytes, movable);
+  if (result == CUDA_SUCCESS && movable && process_config()->mode == MODE_OBSERVE)
+    measure_for_observing();
   return result;
 }
 

@@ -236,6 +236,14 @@ static size_t cpu_staging(const struct config *config) {
   return bytes < CPU_STAGING_MOST ? bytes : CPU_STAGING_MOST;
 }
 
+size_t ring_piece_asked(const struct config *config, enum adam_type opmath) {
+  struct ring ring = {0};
+  unsigned slots = 0;
+  return ring_shape(cpu_staging(config), CHUNK_ELEMENTS, &slots, &ring.slot_elements)
+             ? ring_piece_elements(&ring, opmath)
+             : 0;
+}
+
 /* The first slots, as large as is allowed, useful and to be had. */
 static CUresult stage_first(struct ring *ring, const struct config *config, size_t useful,
                             size_t least) {

@@ -141,8 +141,10 @@ size_t ring_bytes(unsigned slots, size_t elements);
 /* Most elements, in whole chunks, whose states fit a slot. */
 size_t ring_elements(const struct ring *, unsigned states, size_t state_bytes);
 
-/* Most elements, in whole chunks, of a piece of the CPU step that is computed in this type. */
+/* Most elements, in whole chunks, of a piece of the CPU step that is computed in this type. Of a ring that is not staged: as large as its
+   pieces are going to be where memory is to be had. */
 size_t ring_piece_elements(const struct ring *, enum adam_type opmath);
+size_t ring_piece_asked(const struct config *, enum adam_type opmath);
 
 /* The largest shape within `bytes`: more slots than two only where each still holds several times
    the least elements. False when even two slots of those don't fit. */

@@ -62,6 +62,26 @@ says() {
   [ "$(asked '[.checks[].name] | unique | sort | join(" ")')" = "$(sort <<<"$names" | paste -sd' ')" ]
 }
 
+@test "a job that may not use the memory or the CPUs of the GPU's node is told so, with the distance" {
+  root=$BATS_TEST_TMPDIR/root
+  mkdir -p "$root"/proc/self "$root"/sys/devices/system/node/node{0,1}
+  cp "$ROOT/tests/data/cgroup_v1/proc/meminfo" "$root/proc"
+  echo 0-3 >"$root/sys/devices/system/node/node0/cpulist"
+  echo 4-7,12 >"$root/sys/devices/system/node/node1/cpulist"
+  echo 10 21 >"$root/sys/devices/system/node/node0/distance"
+  export OFFLOAD_SYSROOT=$root
+  printf 'Cpus_allowed_list:\t2,12\nMems_allowed_list:\t0-1\n' >"$root/proc/self/status"
+  checked 0
+  [ "$(asked .verdict)" = good ]
+  says gpu good "node 0"
+  printf 'Cpus_allowed_list:\t4-12\nMems_allowed_list:\t0-1\n' >"$root/proc/self/status"
+  checked 0
+  says gpu limits "on node 0, this process on the CPUs of another (distance 21)" "numactl --cpunodebind=0"
+  printf 'Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1\n' >"$root/proc/self/status"
+  checked 0
+  says gpu limits "its host memory is node 0, of which this process may take none (1)" "--cpuset-mems 0"
+}
+
 @test "each visible GPU is tried, with its driver calls counted" {
   export GPUSIM_DEVICES=2 GPUSIM_REPORT=$BATS_TEST_TMPDIR/sim.json
   checked 0

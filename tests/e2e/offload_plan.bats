@@ -181,7 +181,7 @@ refused() {
 
 @test "the arithmetic is printed with its terms" {
   "$OFFLOAD" plan 1B --gpu h200 --explain >"$BATS_TEST_TMPDIR/text"
-  grep -F 'host memory      36.000 GB / 300.0 GB/s = 0.120000 s' "$BATS_TEST_TMPDIR/text"
+  grep -F 'host memory      36.000 GB / 300.0 GB/s = 0.12 s' "$BATS_TEST_TMPDIR/text"
   grep -F 'link down        8.000 GB / 49.0 GB/s, 53.5 alone' "$BATS_TEST_TMPDIR/text"
 }
 

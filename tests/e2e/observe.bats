@@ -1,0 +1,60 @@
+#!/usr/bin/env bats
+# OFFLOAD_MODE=observe: nothing moves, no allocation is changed, and what is foretold to move is what moves in a run without it.
+bats_require_minimum_version 1.5.0
+load ../lib/e2e
+
+PROGRAM=$BUILD/tests/e2e/policy_program
+KERNEL=$BUILD/tests/e2e/25544_float-adamw.ptx
+export OFFLOAD_PIECE=16KiB
+
+# observed SETTINGS...: the program alone and observed; the same hashes, nothing moved, no range made, and something was foretold.
+observed() {
+  "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
+  OFFLOAD_MODE=observe under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@"
+  assert_ended || return 1
+  expect '.totals.steps > 0 and .totals.moved_bytes_peak == 0 and .totals.ranges == 0 and .totals.link_bytes_up == 0' "nothing was changed" || return 1
+  expect '.observed.state_bytes > 0' "it was observed" || return 1
+  [ "$(sim .host_piece_bytes_peak)" -le 16384 ] || return 1 # whether the driver makes host memory was tried once
+  diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
+  assert_clean
+}
+
+@test "observe foretells the bytes that move without it, in allocations of a tensor and in those that many share" {
+  observed steps=12
+  local foretold
+  expect '.observed.state_bytes == 2097152 and .observed.tensors == 4' "all state is seen"
+  foretold=$(report .observed.move_bytes)
+  under_preload "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=12
+  expect ".totals.moved_bytes_peak == $foretold and $foretold == 2097152" "as much as moves"
+  OFFLOAD_MODE=observe offloaded --steps 6
+  assert_ended
+  foretold=$(report .observed.move_bytes)
+  [ "$foretold" -gt 1000000 ]
+  offloaded --steps 6
+  expect ".totals.moved_bytes_peak as \$moved | \$moved > 0 and ($foretold - \$moved | fabs) <= \$moved / 20" "charlm: within a twentieth of what moves"
+}
+
+@test "what would stay for OFFLOAD_FREE, for the budget and for a driver is left out" {
+  OFFLOAD_FREE=1MiB observed
+  expect '.observed.move_bytes == 1048576 and .observed.movable_bytes == 2097152' "no more than asked for"
+  OFFLOAD_HOST_MEMORY=640KiB observed
+  expect '.observed.move_bytes == 655360 and .observed.budget_bytes == 655360' "no more than the budget"
+  GPUSIM_HOST=0 GPUSIM_HOST_NUMA=0 OFFLOAD_MODE=observe under_preload "$SIM" "$PROGRAM" "$KERNEL"
+  assert_ended
+  expect '.observed.state_bytes == 2097152 and .observed.move_bytes == 0 and (.observed.possible | not) and (.reasons | map(test("SYS_NICE")) | any)' "nothing where no host memory is made, and why"
+  grep -q "would move 0 of 2.00 MiB .*SYS_NICE" "$BATS_TEST_TMPDIR/with.err"
+}
+
+@test "observe foretells each way's cost, and says at exit what would move and at what price" {
+  observed steps=40
+  expect '.policy.functions[0].foretold | .cpu.possible and .stream.possible and .direct.possible and .stream.exposed_ns > 0 and .stay.exposed_ns == 0' "every way"
+  expect '.observed | .way as $way | ($way | IN("cpu", "stream", "direct")) and .exposed_ns > 0 and .rates == "assumed"' "the cheapest"
+  expect '.policy.functions[0].foretold[.observed.way].exposed_ns == .observed.exposed_ns' "with its cost"
+  expect '.observed.step_ns > 0' "beside a step as it is"
+  grep -Eq "would move 2.00 MiB of 2.00 MiB of optimizer state in 4 tensors, foretold cost .* a step \(.* %\) by (cpu|stream|direct), from assumed rates" "$BATS_TEST_TMPDIR/with.err"
+  printf 'up 1e9\ndown 1e9\nup_both 1e9\ndown_both 1e9\nkernel_read 1e9\nkernel_write 1e9\ncpu_elements 1e7\n' >"$BATS_TEST_TMPDIR/rates"
+  local before
+  before=$(report .observed.exposed_ns)
+  OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates observed steps=40
+  expect ".observed.rates == \"told\" and .observed.exposed_ns > 3 * $before" "a slower link costs more"
+}
