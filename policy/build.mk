@@ -39,6 +39,11 @@ $(B)/policy/probe_host.o: CFLAGS_ALL += -O3
 $(B)/offload-probe: $(PROBE_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -ldl -o $@
 ALL += $(B)/offload-probe
+PROBE_TEST := $(B)/test/policy_probe
+$(PROBE_TEST): tests/unit/policy_probe.c tests/lib/tap.h $(B)/policy/probe_charge.o $(B)/policy/probe_host.o $(B)/policy/offload.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(filter-out %.h,$^) $(LIBURING) -lpthread -ldl -o $@
+UNIT_TESTS += $(PROBE_TEST)
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
 POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
