@@ -5,7 +5,9 @@ POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
 POLICY_SRC += policy/rates_cache.c
 # The ranks of a node.
-POLICY_SRC += policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c
+NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c policy/share.c
+NODE_OBJS := $(NODE_SRC:%.c=$(B)/%.o)
+POLICY_SRC += $(NODE_SRC)
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
