@@ -1,6 +1,6 @@
 /* How much host memory may be pinned: reads limits from /proc and /sys, allocates nothing. Called
-   by the shim when it is about to move state, under its enqueue lock, and by tests with a recorded
-   tree: one thread at a time, since the buffers are static (the program's stack may be small).
+   by the shim when it is about to move state, and by tests with a recorded tree; the buffers are static (the program's stack may be
+   small), so one thread at a time reads (groups_begin).
 
    A limit is room: what is allowed less what is used, page cache that the kernel would drop not
    counted as used. Control groups limit at every level, so each group from ours up to the mount's
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { CAPABILITY_IPC_LOCK = 14, DEFAULT_PERCENT = 80 };
 
@@ -64,22 +65,34 @@ static uint64_t group_room(const struct hierarchy *h, const char *root, const ch
 
 struct room {
   const struct hierarchy *hierarchy;
-  uint64_t bytes;
+  uint64_t bytes, group;
 };
+
+/* Device and inode of a group's directory, never 0. */
+static uint64_t identity(const char *root, const char *directory) {
+  static char path[PATH_BYTES];
+  struct stat at;
+  if (snprintf(path, sizeof path, "%s%s", root, directory) >= (int)sizeof path || stat(path, &at))
+    return 1;
+  return ((uint64_t)at.st_dev << 40 ^ (uint64_t)at.st_ino) | (uint64_t)1 << 63;
+}
 
 static void visit_room(const char *root, const char *directory, void *argument) {
   struct room *room = argument;
   const uint64_t one = group_room(room->hierarchy, root, directory);
-  room->bytes = one < room->bytes ? one : room->bytes;
+  if (one >= room->bytes)
+    return;
+  room->bytes = one;
+  room->group = identity(root, directory);
 }
 
-static uint64_t cgroup_room(const char *root) {
-  struct room room = {NULL, UNLIMITED};
+static struct room cgroup_room(const char *root) {
+  struct room room = {NULL, UNLIMITED, 0};
   for (size_t i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
     room.hierarchy = &hierarchies[i];
     groups_visit(&hierarchies[i].kind, root, visit_room, &room);
   }
-  return room.bytes;
+  return room;
 }
 
 static uint64_t kibibytes(uint64_t count) {
@@ -137,39 +150,71 @@ static bool bounds(enum budget_pages pages, int charged, enum rates_charge unkno
   return (charged == CHARGE_UNKNOWN ? (int)unknown : charged) == CHARGE_YES;
 }
 
-struct budget budget_measure(const struct config *config, enum budget_pages pages,
-                             const char *root) {
+void budget_rooms(enum budget_pages pages, const char *root, struct budget_rooms *rooms) {
   if (!root)
     root = "";
+  groups_begin();
+  const struct room group = bounds(pages, charged_group, CHARGE_YES)
+                                ? cgroup_room(root)
+                                : (struct room){NULL, UNLIMITED, 0};
+  *rooms = (struct budget_rooms){
+      .machine_bytes = bounds(pages, charged_machine, CHARGE_YES)
+                           ? kibibytes(number_after(root, "/proc/meminfo", "MemAvailable"))
+                           : UNLIMITED,
+      .group_bytes = group.bytes,
+      .locked_bytes = bounds(pages, charged_lock, CHARGE_NO) ? memlock_room(root) : UNLIMITED,
+      .group = group.group,
+  };
+  groups_end();
+}
+
+static unsigned percent_of(const struct config *config) {
+  return config->host_memory.percent ? config->host_memory.percent : DEFAULT_PERCENT;
+}
+
+static uint64_t share(uint64_t bytes, unsigned percent, unsigned ranks) {
+  return (bytes / 100 * percent + bytes % 100 * percent / 100) / (ranks ? ranks : 1);
+}
+
+uint64_t budget_bound(const struct config *config, uint64_t room) {
+  const bool asked_bytes = config->host_memory.set && !config->host_memory.percent;
+  return asked_bytes || room == UNLIMITED ? room : share(room, percent_of(config), 1);
+}
+
+struct budget budget_of(const struct config *config, const struct budget_rooms *rooms,
+                        unsigned ranks, unsigned group_ranks) {
   const struct config_size *asked = &config->host_memory;
   const bool asked_bytes = asked->set && !asked->percent;
   const struct {
     uint64_t room;
+    unsigned ranks;
     const char *name;
   } limits[] = {
-      {bounds(pages, charged_group, CHARGE_YES) ? cgroup_room(root) : UNLIMITED,
-       "cgroup memory limit"},
-      {bounds(pages, charged_machine, CHARGE_YES)
-           ? kibibytes(number_after(root, "/proc/meminfo", "MemAvailable"))
-           : UNLIMITED,
-       "MemAvailable"},
-      {bounds(pages, charged_lock, CHARGE_NO) ? memlock_room(root) : UNLIMITED, "RLIMIT_MEMLOCK"},
+      {rooms->group_bytes, group_ranks, "cgroup memory limit"},
+      {rooms->machine_bytes, ranks, "MemAvailable"},
+      {rooms->locked_bytes, 1, "RLIMIT_MEMLOCK"},
   };
   struct budget budget = {UNLIMITED, "nothing known of this machine"};
-  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-    if (limits[i].room < budget.bytes)
-      budget = (struct budget){limits[i].room, limits[i].name};
-
-  if (asked_bytes) {
-    if (asked->bytes <= budget.bytes)
-      budget = (struct budget){asked->bytes, "OFFLOAD_HOST_MEMORY"};
-  } else if (budget.bytes == UNLIMITED) {
-    budget.bytes = 0;
-  } else {
-    const unsigned percent = asked->percent ? asked->percent : DEFAULT_PERCENT;
-    budget.bytes = budget.bytes / 100 * percent + budget.bytes % 100 * percent / 100;
-    if (asked->percent)
-      budget.limited_by = "OFFLOAD_HOST_MEMORY";
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    if (limits[i].room == UNLIMITED)
+      continue;
+    const uint64_t bytes =
+        asked_bytes ? limits[i].room : share(limits[i].room, percent_of(config), limits[i].ranks);
+    if (bytes < budget.bytes)
+      budget = (struct budget){bytes, limits[i].name};
   }
+  if (asked_bytes && asked->bytes <= budget.bytes)
+    return (struct budget){asked->bytes, "OFFLOAD_HOST_MEMORY"};
+  if (budget.bytes == UNLIMITED)
+    budget.bytes = 0;
+  else if (asked->percent)
+    budget.limited_by = "OFFLOAD_HOST_MEMORY";
   return budget;
+}
+
+struct budget budget_measure(const struct config *config, enum budget_pages pages,
+                             const char *root) {
+  struct budget_rooms rooms;
+  budget_rooms(pages, root, &rooms);
+  return budget_of(config, &rooms, 1, 1);
 }

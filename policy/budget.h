@@ -24,9 +24,22 @@ enum budget_pages {
   BUDGET_LOCKED_PAGES  /* our own memory, locked or registered */
 };
 
-/* Measures now. `root` is prefixed to /proc and /sys paths (tests give a recorded tree; NULL means
-   the real one). Without OFFLOAD_HOST_MEMORY, 80% of the smallest limit, so that the host keeps
-   breathing. Never fails: what can't be read doesn't limit, and when nothing can be read the budget
-   is 0. */
+/* Room under each limit that bounds these pages, UINT64_MAX where none does or nothing can be read. `group`: which control group has the
+   least room (device and inode of its directory), 0 where there is no limit: ranks with the same one share its room. */
+struct budget_rooms {
+  uint64_t machine_bytes, group_bytes, locked_bytes, group;
+};
+void budget_rooms(enum budget_pages, const char *root, struct budget_rooms *);
+
+/* What the settings make of it for one of `ranks` ranks that share the machine, `group_ranks` of them the group; amounts in bytes are a
+   process's own, shares are parted. Without OFFLOAD_HOST_MEMORY, 80% of the smallest limit, so that the host keeps breathing. When
+   nothing can be read the budget is 0. */
+struct budget budget_of(const struct config *, const struct budget_rooms *, unsigned ranks,
+                        unsigned group_ranks);
+/* Of all ranks together: the same share of a room. */
+uint64_t budget_bound(const struct config *, uint64_t room);
+
+/* Both, for a process that is alone. `root` is prefixed to /proc and /sys paths (tests give a recorded tree; NULL means the real one).
+   Never fails: what can't be read doesn't limit. */
 struct budget budget_measure(const struct config *, enum budget_pages, const char *root);
 #endif

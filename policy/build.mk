@@ -5,7 +5,9 @@ POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
 POLICY_SRC += policy/rates_cache.c
 # The ranks of a node.
-POLICY_SRC += policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c
+NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c policy/share.c
+NODE_OBJS := $(NODE_SRC:%.c=$(B)/%.o)
+POLICY_SRC += $(NODE_SRC)
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
 POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
 
@@ -39,6 +41,11 @@ $(B)/policy/probe_host.o: CFLAGS_ALL += -O3
 $(B)/offload-probe: $(PROBE_SRC:%.c=$(B)/%.o) $(B)/policy/offload.a
 	$(CC) $(CFLAGS_ALL) -pie $(HARDEN) $^ $(LIBURING) -lpthread -ldl -o $@
 ALL += $(B)/offload-probe
+PROBE_TEST := $(B)/test/policy_probe
+$(PROBE_TEST): tests/unit/policy_probe.c tests/lib/tap.h $(B)/policy/probe_charge.o $(B)/policy/probe_host.o $(B)/policy/offload.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(filter-out %.h,$^) $(LIBURING) -lpthread -ldl -o $@
+UNIT_TESTS += $(PROBE_TEST)
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
 POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
@@ -78,3 +85,9 @@ $(B)/man/made: $(B)/offload $(wildcard policy/man/*)
 	@touch $@
 $(MANUALS): $(B)/man/made ;
 ALL += $(MANUALS)
+
+# A rank that `offload top` is shown.
+$(B)/tests/e2e/shown_rank: tests/e2e/shown_rank.c $(POLICY_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $^ -lpthread -o $@
+test-programs: $(B)/tests/e2e/shown_rank

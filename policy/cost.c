@@ -359,15 +359,15 @@ static void explain_resource(struct writer *w, const struct terms *t, enum cost_
   const char *name = cost_resource_name(k);
   const double billion = 1e9, rate = t->rate[k];
   if (k == COST_STARTS)
-    put(w, "    %-16s %.0f x %.1f us = %.6f s\n", name, t->amount[k], 1e6 / rate, needs);
+    put(w, "    %-16s %.0f x %.1f us = %.6g s\n", name, t->amount[k], 1e6 / rate, needs);
   else if (k == COST_ARITHMETIC)
-    put(w, "    %-16s %.3f G elements / %.3f G/s = %.6f s\n", name, t->amount[k] / billion,
+    put(w, "    %-16s %.3f G elements / %.3f G/s = %.6g s\n", name, t->amount[k] / billion,
         rate / billion, needs);
   else if ((k == COST_UP || k == COST_DOWN) && t->amount[COST_UP] > 0 && t->amount[COST_DOWN] > 0)
-    put(w, "    %-16s %.3f GB / %.1f GB/s, %.1f alone = %.6f s\n", name, t->amount[k] / billion,
+    put(w, "    %-16s %.3f GB / %.1f GB/s, %.1f alone = %.6g s\n", name, t->amount[k] / billion,
         (k == COST_UP ? t->up_both : t->down_both) / billion, rate / billion, needs);
   else
-    put(w, "    %-16s %.3f GB / %.1f GB/s = %.6f s\n", name, t->amount[k] / billion, rate / billion,
+    put(w, "    %-16s %.3f GB / %.1f GB/s = %.6g s\n", name, t->amount[k] / billion, rate / billion,
         needs);
 }
 
@@ -376,7 +376,7 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
   const struct shape s = shape_of(input);
   const double million = 1e6;
   struct writer w = {text, bytes, 0};
-  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks that share host memory: %.0f\n",
+  put(&w, "%s: %.0f and %.0f bytes, state %.0f; ranks: %.0f\n",
       input->family.name ? input->family.name : "a kernel", input->family.parameter,
       input->family.gradient, input->family.state, s.sharers);
   put(&w, "  %.1f M elements, %.1f M in host memory, %.1f M on drives\n", s.elements / million,
@@ -388,7 +388,7 @@ int cost_explain(const struct cost_input *input, const struct cost *cost, char *
       put(&w, "  %s: not possible\n", cost_way_name((enum cost_way)i));
       continue;
     }
-    put(&w, "  %s: %.6f s, %.6f exposed, %.6f hidden, bound by %s\n",
+    put(&w, "  %s: %.6g s, %.6g exposed, %.6g hidden, bound by %s\n",
         cost_way_name((enum cost_way)i), of->seconds, of->exposed, of->hidden,
         cost_resource_name(of->bound));
     for (int k = 0; k < COST_RESOURCES; k++)

@@ -97,9 +97,11 @@ unsigned cpus_threads(unsigned local_ranks, const char *root) {
   struct found found = {0, 0};
   if (!root)
     root = "";
+  groups_begin();
   groups_visit(&v2, root, visit_v2, &found);
   groups_visit(&v1, root, visit_v1, &found);
   groups_visit(&v1_set, root, visit_v1_set, &found);
+  groups_end();
   if (!found.present) {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     found.present = online > 0 ? (unsigned)online : 1;

@@ -2,10 +2,23 @@
    is visited. Buffers are static: the program's stack may be small. */
 #include "groups.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+
+void groups_begin(void) {
+  pthread_mutex_lock(&reading);
+}
+void groups_end(void) {
+  pthread_mutex_unlock(&reading);
+}
+void groups_forked(void) {
+  reading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
 
 enum { LINE_BYTES = 8192 };
 

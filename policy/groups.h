@@ -1,11 +1,15 @@
 /* What /proc and /sys say, a file at a time, and the control groups this process is in, v1 and v2.
-   Called by budget.c and cpus.c, under the shim's enqueue lock, and by tests with a recorded tree
-   (`root` is prefixed to every path): one thread at a time. */
+   Called by budget.c and cpus.c, and by tests with a recorded tree (`root` is prefixed to every path): one thread at a time, between
+   groups_begin and groups_end. */
 #ifndef OFFLOAD_GROUPS_H
 #define OFFLOAD_GROUPS_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+void groups_begin(void);
+void groups_end(void);
+void groups_forked(void); /* in a child: nobody reads */
 
 enum { PATH_BYTES = 4096 };
 static const uint64_t UNLIMITED = UINT64_MAX;

@@ -1,8 +1,10 @@
 /* See node.h. */
 #define _GNU_SOURCE
 #include "node.h"
-#include "budget.h"
+#include "cpus.h"
+#include "groups.h"
 #include "report.h"
+#include "share.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,8 +63,17 @@ unsigned ranks_sharers(void) {
   return most ? most : 1;
 }
 
+unsigned node_threads(const struct config *config, unsigned workers) {
+  const unsigned sharers = ranks_sharers(),
+                 ranks = sharers > config->local_ranks ? sharers : config->local_ranks,
+                 threads = cpus_threads(ranks, config->sysroot) / (workers ? workers : 1);
+  return threads ? threads : 1;
+}
+
 void node_forked(void) {
   registry_forked();
+  share_forked();
+  groups_forked();
   mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 

@@ -10,6 +10,10 @@
 void node_join(const struct config *);
 bool node_asked(void); /* whether it was called */
 
+/* Threads of the CPU step of one of so many workers of this process: its rank's share of the CPUs that the calling thread may use
+   (cpus.h), parted among all that are known to share them, and among the workers. */
+unsigned node_threads(const struct config *, unsigned workers);
+
 /* In a forked child, and at the end. */
 void node_forked(void);
 void node_leave(void);

@@ -112,7 +112,7 @@ static bool kind_of(const struct plan_request *request, struct kind *kind, char 
   const char *names[NAMES_MOST];
   size_t count = 0;
   char known[512] = "";
-  for (; plan_optimizers[count].name && count < NAMES_MOST; count++) {
+  for (; count < NAMES_MOST && plan_optimizers[count].name; count++) {
     names[count] = plan_optimizers[count].name;
     snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", count ? ", " : "",
              names[count]);

@@ -115,10 +115,10 @@ static double expert_layers(struct reader *r, double layers) {
   const double first = number(r, "first_k_dense_replace", NULL, NULL, 0, 0);
   const double every = number(r, "decoder_sparse_step", NULL, NULL, 1, 1);
   double count = 0;
-  for (double layer = 0; layer < layers; layer++) {
-    bool sparse = layer >= first && fmod(layer + 1, every) == 0;
+  for (long layer = 0; layer < (long)layers; layer++) {
+    bool sparse = (double)layer >= first && fmod((double)layer + 1, every) == 0;
     for (size_t i = 0; sparse && i < json_array_size(dense); i++)
-      sparse = (double)json_integer_value(json_array_get(dense, i)) != layer;
+      sparse = json_integer_value(json_array_get(dense, i)) != layer;
     count += sparse;
   }
   return count;
@@ -165,6 +165,9 @@ static void count(struct reader *r, struct plan_model *model) {
     kind = &kinds[0];
   const double h = number(r, "hidden_size", "n_embd", "d_model", 1, -1);
   const double layers = number(r, "num_hidden_layers", "n_layer", "num_layers", 1, -1);
+  const double layers_most = 1e5;
+  if (layers > layers_most)
+    refuse(r, "%s: num_hidden_layers is more than %.0f", r->path, layers_most);
   const double words = number(r, "vocab_size", NULL, NULL, 1, -1);
   double active_mlps = 0;
   const double mlps = r->failed ? 0 : all_mlps(r, kind, h, layers, &active_mlps);

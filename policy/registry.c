@@ -266,19 +266,32 @@ static void least(uint64_t *of, uint64_t bytes) {
     *of = bytes;
 }
 
+static void add_claim(struct registry_total *total, const struct registry_claim *claim) {
+  total->state_bytes += claim->host_bytes;
+  total->all_bytes += memory_of(claim);
+  total->pinned_bytes += claim->pinned_bytes;
+}
+
 static void add(struct registry_sums *sums, const struct registry_entry *entry) {
   const bool group = own.entry.memory_group && entry->memory_group == own.entry.memory_group;
+  const bool job = own.entry.job && entry->job == own.entry.job;
   sums->live++;
+  sums->job_live += job;
+  sums->job_group_live += job && entry->memory_group == own.entry.memory_group;
   sums->threads += entry->claim.threads;
-  sums->machine_claimed += memory_of(&entry->claim);
-  sums->machine_pinned += entry->claim.pinned_bytes;
-  sums->group_claimed += group ? memory_of(&entry->claim) : 0;
-  sums->group_pinned += group ? entry->claim.pinned_bytes : 0;
+  add_claim(&sums->machine, &entry->claim);
+  if (group)
+    add_claim(&sums->group, &entry->claim);
+  if (entry == &own.entry)
+    return;
+  least(&sums->machine.room_bytes, entry->room.machine_bytes);
+  if (group)
+    least(&sums->group.room_bytes, entry->room.group_bytes);
 }
 
 /* Of all live ranks. `tidy`: with the ledger's lock; what a dead one left is taken away, since nobody else can be taking its slot. */
 static void sum(struct registry_sums *sums, bool tidy) {
-  *sums = (struct registry_sums){.own_claimed = memory_of(&own.entry.claim)};
+  *sums = (struct registry_sums){.own = own.entry.claim};
   add(sums, &own.entry);
   for (int i = 0; i < REGISTRY_SLOTS; i++) {
     struct registry_entry entry;
@@ -293,9 +306,6 @@ static void sum(struct registry_sums *sums, bool tidy) {
     }
     read_slot(&own.file->slots[i], &entry);
     add(sums, &entry);
-    least(&sums->machine_room, entry.room.machine_bytes);
-    if (own.entry.memory_group && entry.memory_group == own.entry.memory_group)
-      least(&sums->group_room, entry.room.group_bytes);
   }
 }
 
@@ -315,33 +325,53 @@ static uint64_t less(uint64_t bytes, uint64_t taken) {
   return bytes > taken ? bytes - taken : 0;
 }
 
+/* What claims as they are leave to this rank of a bound, beyond what it has of it. */
+static uint64_t left_of(const struct registry_bound *bound, const struct registry_total *total,
+                        bool state) {
+  return state ? less(bound->state_bytes, total->state_bytes)
+               : less(bound->all_bytes, total->all_bytes);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* Under the ledger's lock. */
+static bool fits(const struct registry_claim *claim, const struct registry_bounds *bounds,
+                 uint64_t *left) {
+  const struct registry_claim *had = &own.entry.claim;
+  struct registry_sums sums;
+  sum(&sums, true);
+  const bool group = own.entry.memory_group;
+  uint64_t all = left_of(&bounds->machine, &sums.machine, false),
+           state = left_of(&bounds->machine, &sums.machine, true);
+  if (group) {
+    all = smaller(all, left_of(&bounds->group, &sums.group, false));
+    state = smaller(state, left_of(&bounds->group, &sums.group, true));
+  }
+  const uint64_t more_all = less(memory_of(claim), memory_of(had)),
+                 more_state = less(claim->host_bytes, had->host_bytes);
+  *left = more_state ? smaller(state, all) : all;
+  return more_all <= all && more_state <= state;
+}
+
 enum registry_outcome registry_claim(const struct registry_claim *claim,
                                      const struct registry_bounds *bounds, uint64_t *left_bytes) {
   enum registry_outcome outcome = REGISTRY_NONE;
   *left_bytes = 0;
   pthread_mutex_lock(&mutex);
   if (still_joined()) {
-    const uint64_t wanted = memory_of(claim), had = memory_of(&own.entry.claim);
-    if (wanted <= had) {
+    const struct registry_claim *had = &own.entry.claim;
+    const bool no_more = claim->host_bytes <= had->host_bytes && memory_of(claim) <= memory_of(had);
+    const bool locked = !no_more && lock_ledger(own.descriptor);
+    if (no_more || locked)
+      outcome = no_more || fits(claim, bounds, left_bytes) ? REGISTRY_CLAIMED : REGISTRY_FULL;
+    if (outcome == REGISTRY_CLAIMED) {
       own.entry.claim = *claim;
       publish();
-      outcome = REGISTRY_CLAIMED;
-    } else if (lock_ledger(own.descriptor)) {
-      struct registry_sums sums;
-      sum(&sums, true);
-      const uint64_t of_machine = less(bounds->machine_bytes, sums.machine_claimed - had),
-                     of_group = own.entry.memory_group
-                                    ? less(bounds->group_bytes, sums.group_claimed - had)
-                                    : UINT64_MAX,
-                     most = of_machine < of_group ? of_machine : of_group;
-      outcome = wanted <= most ? REGISTRY_CLAIMED : REGISTRY_FULL;
-      *left_bytes = less(most, outcome == REGISTRY_CLAIMED ? wanted : had);
-      if (outcome == REGISTRY_CLAIMED) {
-        own.entry.claim = *claim;
-        publish();
-      }
-      unlock_ledger(own.descriptor);
     }
+    if (locked)
+      unlock_ledger(own.descriptor);
   }
   pthread_mutex_unlock(&mutex);
   return outcome;
@@ -355,9 +385,10 @@ void registry_pinned(uint64_t bytes) {
   pthread_mutex_unlock(&mutex);
 }
 
-void registry_found(const struct registry_room *room) {
+void registry_found(const struct registry_room *room, uint64_t memory_group) {
   pthread_mutex_lock(&mutex);
   own.entry.room = *room;
+  own.entry.memory_group = memory_group;
   if (own.file)
     publish();
   pthread_mutex_unlock(&mutex);

@@ -76,29 +76,36 @@ enum registry_outcome {
   REGISTRY_NONE  /* there is no registry, or whoever works on it doesn't answer (is stopped) */
 };
 
-/* Most that all claims of host memory and staging may be together: those of all live ranks; those of the ones whose memory_group is
-   this rank's (where it has one). UINT64_MAX: no bound. */
+/* Most that the claims of all live ranks may be together, of host memory for state and of that with staging: on the machine, and in this
+   rank's memory_group (where it has one). UINT64_MAX: no bound. */
+struct registry_bound {
+  uint64_t state_bytes, all_bytes;
+};
 struct registry_bounds {
-  uint64_t machine_bytes, group_bytes;
+  struct registry_bound machine, group;
 };
 
-/* Sets what this rank claims, if what all live ranks claim then stays within the bounds, or if it claims no more than before; else
-   says by how much more it could. Atomic among ranks; waits for others only as long as they need for the same, and for a stopped
+/* Sets what this rank claims, if what all live ranks claim then stays within the bounds, or if it claims no more than before. Full: says
+   by how much more than it has it could. Atomic among ranks; waits for others only as long as they need for the same, and for a stopped
    one not longer than 0.2 s. */
 enum registry_outcome registry_claim(const struct registry_claim *, const struct registry_bounds *,
                                      uint64_t *left_bytes);
 /* What of its claim is taken from the machine by now. */
 void registry_pinned(uint64_t bytes);
-/* The room that it measured, for the others. */
-void registry_found(const struct registry_room *);
+/* The room that it measured, and in which group, for the others. */
+void registry_found(const struct registry_room *, uint64_t memory_group);
 void registry_show(const struct registry_state *);
 
-/* What live ranks have together, this one included; of its memory_group alone where it says group. */
+/* What live ranks have together, this one included: on the machine, and those of its memory_group. */
+struct registry_total {
+  uint64_t state_bytes, all_bytes, pinned_bytes; /* claimed; of these, taken from the machine */
+  uint64_t room_bytes; /* the least that any but this one found there; 0: none told */
+};
 struct registry_sums {
-  unsigned live; /* 0: there is no registry */
-  uint64_t machine_claimed, machine_pinned, group_claimed, group_pinned; /* host and staging */
-  uint64_t machine_room, group_room; /* the least that any but this one found; 0: none told */
-  uint64_t own_claimed;
+  unsigned live;                     /* 0: there is no registry */
+  unsigned job_live, job_group_live; /* of this one's job; of these, in its memory_group */
+  struct registry_total machine, group;
+  struct registry_claim own;
   uint32_t threads;
 };
 void registry_sum(struct registry_sums *);

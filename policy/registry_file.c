@@ -18,16 +18,16 @@ _Static_assert(sizeof(struct registry_slot) % 8 == 0 && sizeof(struct registry_f
 static int own_directory(const char *path, bool make, char *why, size_t why_bytes) {
   struct stat at;
   if (make && mkdir(path, 0700) && errno != EEXIST) {
-    snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
+    snprintf(why, why_bytes, "%.120s: %s", path, strerror(errno));
     return -1;
   }
   const int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0 || fstat(directory, &at)) {
-    snprintf(why, why_bytes, "%s: %s", path, strerror(errno));
+    snprintf(why, why_bytes, "%.120s: %s", path, strerror(errno));
   } else if (at.st_uid != geteuid()) {
-    snprintf(why, why_bytes, "%s belongs to user %u", path, (unsigned)at.st_uid);
+    snprintf(why, why_bytes, "%.120s belongs to user %u", path, (unsigned)at.st_uid);
   } else if (at.st_mode & 077) {
-    snprintf(why, why_bytes, "%s may be entered by others (mode %03o, needs 700)", path,
+    snprintf(why, why_bytes, "%.120s may be entered by others (mode %03o, needs 700)", path,
              (unsigned)at.st_mode & 0777);
   } else {
     return directory;
@@ -42,9 +42,9 @@ static int own_file(int directory, const char *path, bool make, char *why, size_
   const int flags = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   const int file = openat(directory, "node", flags | (make ? O_RDWR | O_CREAT : O_RDONLY), 0600);
   if (file < 0 || fstat(file, &at))
-    snprintf(why, why_bytes, "%s/node: %s", path, strerror(errno));
+    snprintf(why, why_bytes, "%.120s/node: %s", path, strerror(errno));
   else if (!S_ISREG(at.st_mode) || at.st_uid != geteuid() || at.st_mode & 077)
-    snprintf(why, why_bytes, "%s/node is no file of ours alone", path);
+    snprintf(why, why_bytes, "%.120s/node is no file of ours alone", path);
   else
     return file;
   if (file >= 0)
@@ -67,7 +67,9 @@ static const char *place(const char *name, const char *instead) {
 }
 
 int registry_file_open(const char *root, bool make, char *problem, size_t problem_bytes) {
-  char path[PATH_BYTES], why[3][200] = {"", "", ""};
+  static char path[PATH_BYTES],
+      why[3][200]; /* under the mutex of registry.c: stacks may be small */
+  memset(why, 0, sizeof why);
   const unsigned user = (unsigned)geteuid();
   const char *runtime = place("XDG_RUNTIME_DIR", NULL), *temporary = place("TMPDIR", "/tmp");
   snprintf(path, sizeof path, "%s/dev/shm/liboffload-%u", root ? root : "", user);

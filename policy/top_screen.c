@@ -295,10 +295,10 @@ char *top_screen(const struct top_view *view, struct registry_entry *entries, si
   for (size_t i = 0; i < count; i = job_end(entries, count, i))
     jobs++;
   if (view->keys)
-    snprintf(every, sizeof every, "every %g s", view->interval_seconds);
+    snprintf(every, sizeof every, "   every %g s", view->interval_seconds);
   snprintf(of, sizeof of, "%zu rank%s of %zu job%s", count, count == 1 ? "" : "s", jobs,
            jobs == 1 ? "" : "s");
-  line(&screen, BOLD, "offload top   %s   by %s   %s%s", of, top_sort_name(sort), every,
+  line(&screen, BOLD, "offload top   %s   by %s%s%s", of, top_sort_name(sort), every,
        view->paused ? "   PAUSED" : "");
   if (count) {
     line(&screen, HEADER, "%4s %7s  %-8s %-10s %8s %10s %6s %9s %9s", "rank", "pid", "gpu", "way",

@@ -1,8 +1,8 @@
 /* See choose.h. A function's elements of a step are known when the next one begins; so the cost of a step is that of the elements that
    the last one named. */
 #include "choose.h"
-#include "../policy/cpus.h"
 #include "../policy/decide.h"
+#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
 #include "measure.h"
@@ -137,7 +137,7 @@ static unsigned step_threads(const struct ring *ring) {
     return worker_threads(ring->worker);
   const struct config *config = process_config();
   if (!threads)
-    threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
+    threads = config->threads ? config->threads : node_threads(config, 1);
   return threads;
 }
 
@@ -188,7 +188,7 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
       .on_host = on_host,
       .on_drive = on_drive,
       .threads = step_threads(plan->ring),
-      .sharers = process_config()->local_ranks,
+      .sharers = ranks_sharers(),
       .launches = last->launches,
       .compute = compute_seconds(),
   };
@@ -373,6 +373,8 @@ static const char *undecided(const struct choice *choice) {
     return "no step with state off the device was seen whole yet";
   if (choice->rates.source == RATES_ASSUMED)
     return "this machine's rates were neither measured nor told";
+  if (!choice->cost.ways[COST_CPU].possible && !choice->cost.ways[COST_STREAM].possible)
+    return "the rates lack the link's or the drives'";
   if (!tells(choice))
     return "steps of so few elements take too little time to choose by";
   return NULL;
@@ -383,7 +385,10 @@ static void decide_ways(struct choice *choice) {
   static struct cost unknown; /* all is possible, and nothing known */
   for (enum cost_way i = COST_CPU; i < COST_STAY; i++)
     unknown.ways[i].possible = true;
-  const struct cost *cost = choice->known ? &choice->cost : &unknown;
+  const char *why = undecided(choice);
+  const bool usable = choice->known && (choice->cost.ways[COST_CPU].possible ||
+                                        choice->cost.ways[COST_STREAM].possible);
+  const struct cost *cost = usable ? &choice->cost : &unknown;
   if (told_way(choice->step, &way)) {
     decide_force(&choice->any, way, choice->step, "OFFLOAD_TEST_WAYS");
     choice->ways = (struct choice_ways){.first = way, .second = COST_STREAM};
@@ -391,7 +396,6 @@ static void decide_ways(struct choice *choice) {
   }
   struct cost no_cpu = *cost;
   no_cpu.ways[COST_CPU].possible = false;
-  const char *why = undecided(choice);
   choice->ways.first = decide_step(&choice->any, cost, choice->step, why);
   /* While the CPU does it, the second choice is only what is foretold. */
   choice->ways.second = decide_step(&choice->without_cpu, &no_cpu, choice->step, why);

@@ -149,7 +149,7 @@ static bool exchange(const struct batch *batch, size_t i, uint64_t unseen) {
     range_piece_set(range, item->piece, handle, tier);
     return false;
   }
-  move_drop_handle(tier, handle, range->piece_bytes);
+  move_drop_handle(range->device, tier, handle, range->piece_bytes);
   return true;
 }
 
@@ -272,8 +272,8 @@ static CUresult make_memory(const struct range *range, CUmemGenericAllocationHan
       !driver.cuMemCreate(handle, bytes, &properties, 0))
     return CUDA_SUCCESS;
   *tier = PIECE_HOST;
-  CUresult result =
-      tier_room() >= bytes ? tier_create(range->device, bytes, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = tier_room(range->device) >= bytes ? tier_create(range->device, bytes, handle)
+                                                      : CUDA_ERROR_OUT_OF_MEMORY;
   if (!result)
     return result;
   result = tier_create_beyond(range->device, bytes, handle);
@@ -329,7 +329,7 @@ static CUresult restore(const struct move_item *item, const void *frame, CUstrea
 mapped:
   (void)driver.cuMemUnmap(at, range->piece_bytes);
 created:
-  move_drop_handle(tier, handle, range->piece_bytes);
+  move_drop_handle(range->device, tier, handle, range->piece_bytes);
   return result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_UNKNOWN;
 }
 

@@ -4,6 +4,7 @@
    The list, the store and what was refused are under the enqueue lock; the store's pointer is also read by any thread. */
 #define _GNU_SOURCE
 #include "../policy/budget.h"
+#include "../policy/share.h"
 #include "cancel.h"
 #include "clock.h"
 #include "driver.h"
@@ -59,8 +60,11 @@ static size_t spared(size_t piece_bytes, char *why, size_t why_bytes) {
   const size_t asked = host.nvme_staging.bytes;
   host.host_memory = (struct config_size){0};
   const int cancel = cancel_hold(); /* it reads files */
-  const struct budget budget = budget_measure(&host, BUDGET_LOCKED_PAGES, NULL);
+  struct budget budget = budget_measure(&host, BUDGET_LOCKED_PAGES, host.sysroot);
+  const uint64_t left = share_staging_room(process_config());
   cancel_allow(cancel);
+  if (left < budget.bytes)
+    budget = (struct budget){left, "what the processes of this node claim"};
   if (asked < least) {
     snprintf(why, why_bytes,
              "OFFLOAD_NVME_STAGING=%zu is too small for %d pieces: set it to at least %zuMiB",
@@ -78,6 +82,20 @@ static size_t spared(size_t piece_bytes, char *why, size_t why_bytes) {
   return (asked < budget.bytes ? asked : (size_t)budget.bytes) / piece_bytes * piece_bytes;
 }
 
+/* It counts in the node's memory. */
+static bool stage(size_t bytes, char *why, size_t why_bytes) {
+  const int cancel = cancel_hold(); /* it reads files */
+  const bool staged = share_stage(process_config(), bytes, why, why_bytes);
+  cancel_allow(cancel);
+  return staged;
+}
+
+static void unstage(size_t bytes) {
+  const int cancel = cancel_hold();
+  share_unstage(bytes);
+  cancel_allow(cancel);
+}
+
 /* That which the store has registered if no other set has it, else new. */
 static bool take_memory(struct frames_memory *memory, size_t piece_bytes, char *why,
                         size_t why_bytes) {
@@ -89,17 +107,23 @@ static bool take_memory(struct frames_memory *memory, size_t piece_bytes, char *
     return true;
   }
   const size_t bytes = spared(piece_bytes, why, why_bytes);
-  return bytes &&
-         frames_memory_make(memory, bytes, FRAMES_LEAST * piece_bytes, piece_bytes, why, why_bytes);
+  if (!bytes || !stage(bytes, why, why_bytes))
+    return false;
+  const bool made =
+      frames_memory_make(memory, bytes, FRAMES_LEAST * piece_bytes, piece_bytes, why, why_bytes);
+  unstage(made ? bytes - memory->bytes : bytes);
+  return made;
 }
 
 static void give_memory(struct frames_memory *memory, bool registered) {
   if (registered)
     frames_memory_unregister(memory);
-  if (memory->base == store_memory.base)
+  if (memory->base == store_memory.base) {
     store_memory_used = false;
-  else
+  } else {
+    unstage(memory->bytes);
     frames_memory_free(memory);
+  }
 }
 
 static bool open_store(const struct frames_memory *memory, size_t piece_bytes, char *why,
@@ -113,7 +137,7 @@ static bool open_store(const struct frames_memory *memory, size_t piece_bytes, c
       &(struct store_config){
           .directories = config->nvme,
           .limit_bytes = config->nvme_limit.bytes,
-          .local_ranks = config->local_ranks,
+          .local_ranks = ranks_sharers(),
           .unit_bytes = piece_bytes,
           .checksums = config->nvme_checksum,
           .slab = memory->base,

@@ -1,6 +1,10 @@
 /* The list behind holdings.h. What found no room on the list stays until its context ends, as all of it would without the list. */
 #include "holdings.h"
+#include "../policy/report.h"
+#include "../policy/share.h"
+#include "cancel.h"
 #include "driver.h"
+#include "process.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,12 +35,33 @@ static void note(uintptr_t address, size_t bytes, bool pinned) {
   holdings[count++] = (struct holding){context, address, bytes, pinned};
 }
 
+/* It is no longer pinned: others may have it. */
+static void unstage(const struct holding *holding) {
+  if (!holding->pinned)
+    return;
+  const int cancel = cancel_hold();
+  share_unstage(holding->bytes);
+  cancel_allow(cancel);
+}
+
 static void forget(uintptr_t address) {
   for (size_t i = count; i--;)
     if (holdings[i].address == address) {
+      unstage(&holdings[i]);
       holdings[i] = holdings[--count];
       return;
     }
+}
+
+/* What is pinned beside state counts in the node's memory, too. */
+static bool stage(size_t bytes) {
+  char why[200];
+  const int cancel = cancel_hold(); /* it reads files */
+  const bool staged = share_stage(process_config(), bytes, why, sizeof why);
+  cancel_allow(cancel);
+  if (!staged)
+    report_reason("%s", why);
+  return staged;
 }
 
 CUresult holding_allocate(CUdeviceptr *pointer, size_t bytes) {
@@ -63,8 +88,12 @@ static void not_for_children(void *memory, size_t bytes) {
 }
 
 CUresult holding_pin(void **memory, size_t bytes) {
+  if (!stage(bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver.cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-  if (result == CUDA_SUCCESS) {
+  if (result != CUDA_SUCCESS) {
+    unstage(&(struct holding){.bytes = bytes, .pinned = true});
+  } else {
     memset(*memory, 0, bytes);
     not_for_children(*memory, bytes);
     note((uintptr_t)*memory, bytes, true);
@@ -73,8 +102,8 @@ CUresult holding_pin(void **memory, size_t bytes) {
 }
 
 void holding_unpin(void *memory) {
-  forget((uintptr_t)memory);
   (void)driver.cuMemFreeHost(memory);
+  forget((uintptr_t)memory);
 }
 
 void holdings_release(CUcontext context, size_t *device_bytes, size_t *pinned_bytes) {
@@ -87,12 +116,15 @@ void holdings_release(CUcontext context, size_t *device_bytes, size_t *pinned_by
     void *memory = (void *)holding.address;
     if (holding.pinned ? driver.cuMemFreeHost(memory) : driver.cuMemFree_v2(holding.address))
       continue;
+    unstage(&holding);
     *(holding.pinned ? pinned_bytes : device_bytes) += holding.bytes;
   }
 }
 
 void holdings_forget(CUcontext context) {
   for (size_t i = count; i--;)
-    if (holdings[i].context == context)
+    if (holdings[i].context == context) {
+      unstage(&holdings[i]);
       holdings[i] = holdings[--count];
+    }
 }

@@ -77,9 +77,10 @@ stream:
   return NULL;
 }
 
-void move_drop_handle(enum piece_tier tier, CUmemGenericAllocationHandle handle, size_t bytes) {
+void move_drop_handle(CUdevice device, enum piece_tier tier, CUmemGenericAllocationHandle handle,
+                      size_t bytes) {
   if (tier == PIECE_HOST)
-    tier_release(handle, bytes);
+    tier_release(device, handle, bytes);
   else
     (void)process_note(driver.cuMemRelease(handle), "cuMemRelease");
 }
@@ -115,7 +116,7 @@ static void clear_scratch(struct mover *mover, size_t from, size_t to) {
 static void undo(struct mover *mover, struct batch *batch) {
   clear_scratch(mover, 0, batch->count);
   for (size_t i = 0; i < batch->count; i++)
-    move_drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
+    move_drop_handle(mover->device, batch->tier, batch->handles[i], mover->piece_bytes);
   batch->count = 0;
 }
 
@@ -130,12 +131,12 @@ static void prepare(struct mover *mover, struct batch *batch) {
     if (create(mover, batch->tier, &batch->handles[made]))
       break;
     if (process_note(driver.cuMemMap(at, bytes, 0, batch->handles[made], 0), "cuMemMap")) {
-      move_drop_handle(batch->tier, batch->handles[made], bytes);
+      move_drop_handle(mover->device, batch->tier, batch->handles[made], bytes);
       break;
     }
     if (process_note(tier_open(at, bytes, mover->device, host), "cuMemSetAccess")) {
       clear_scratch(mover, made, made + 1);
-      move_drop_handle(batch->tier, batch->handles[made], bytes);
+      move_drop_handle(mover->device, batch->tier, batch->handles[made], bytes);
       break;
     }
     if (host)
@@ -233,7 +234,7 @@ static CUresult exchange(const struct mover *mover, const struct batch *batch, s
   const CUmemGenericAllocationHandle old = piece->handle;
   const enum piece_tier old_tier = piece->tier;
   range_piece_set(item->range, item->piece, batch->handles[i], batch->tier);
-  move_drop_handle(old_tier, old, bytes);
+  move_drop_handle(mover->device, old_tier, old, bytes);
   *exchanged = true;
   return CUDA_SUCCESS;
 }
@@ -251,7 +252,7 @@ static CUresult exchange_all(struct mover *mover, struct batch *batch, size_t *m
     }
     *moved += exchanged;
     if (!exchanged)
-      move_drop_handle(batch->tier, batch->handles[i], mover->piece_bytes);
+      move_drop_handle(mover->device, batch->tier, batch->handles[i], mover->piece_bytes);
   }
   clear_scratch(mover, 0, batch->count);
   return result;

@@ -27,7 +27,8 @@ CUresult move_pieces(const struct move_item *items, size_t count, enum piece_tie
 bool move_copier(const struct range *, CUstream *stream, CUevent *event);
 
 /* A piece's memory of a tier is given back to where it came from. */
-void move_drop_handle(enum piece_tier tier, CUmemGenericAllocationHandle handle, size_t bytes);
+void move_drop_handle(CUdevice device, enum piece_tier tier, CUmemGenericAllocationHandle handle,
+                      size_t bytes);
 
 /* Counts a move that was given up because streams did not finish in time, and says so. */
 void move_say_late(void);

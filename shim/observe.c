@@ -90,7 +90,7 @@ static void look(const struct view *view, struct report_observed *observed) {
   if (observed->movable_bytes > observed->state_bytes) /* padding is no state */
     observed->movable_bytes = observed->state_bytes;
   observed->possible = piece_bytes && tier_location(device, piece_bytes, &location);
-  observed->budget_bytes = observed->possible ? tier_room() : 0;
+  observed->budget_bytes = observed->possible ? tier_room(device) : 0;
   observed->move_bytes = observed->possible ? observed->movable_bytes : 0;
   if (observed->move_bytes > observed->budget_bytes)
     observed->move_bytes = observed->budget_bytes;

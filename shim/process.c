@@ -6,6 +6,7 @@
    loads. */
 #define _GNU_SOURCE
 #include "process.h"
+#include "../policy/node.h"
 #include "../policy/offload.h"
 #include "../policy/report.h"
 #include "cancel.h"
@@ -63,6 +64,7 @@ static void in_child(void) {
   atomic_store_explicit(atomic_load_explicit(&stage, memory_order_relaxed), IDLE,
                         memory_order_relaxed);
   frames_forked();
+  node_forked();
 }
 
 /* Children that leave through exit run this too, and must not write their parent's report. One in a

@@ -65,7 +65,7 @@ size_t range_piece_bytes(CUdevice device) {
 static void release_handle(struct range *range, const struct piece *piece) {
   if (piece->tier == PIECE_HOST) {
     range_count_host(range, false);
-    tier_release(piece->handle, range->piece_bytes);
+    tier_release(range->device, piece->handle, range->piece_bytes);
   } else {
     process_note(driver.cuMemRelease(piece->handle), "cuMemRelease");
   }

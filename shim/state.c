@@ -64,7 +64,7 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   CUmemLocation location;
   if (!tier_location(items->items[0].range->device, bytes, &location))
     return CUDA_SUCCESS;
-  const size_t room = tier_room() / bytes;
+  const size_t room = tier_room(items->items[0].range->device) / bytes;
   const bool possible = room < wanted && drives && drive_possible(context, bytes);
   const size_t on_drives = possible ? drive_room(context) : 0;
   if (room < wanted)
@@ -217,6 +217,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
     if (!result)
       result = grow_back(&view, pace, stream);
     amount_tell(&view, wanted - moved);
+    if (view.range_count)
+      tier_served(view.ranges[0]->device);
     if (move_late_count() != late)
       pace_put_off(pace);
   }
@@ -272,7 +274,10 @@ static bool name(const struct pace *pace, const struct state_tensor *tensor, uns
   }
   touch_stream(range, stream);
   note_step_stream(range, stream, pace->step);
-  return !atomic_exchange(&range->has_state, true);
+  const bool news = !atomic_exchange(&range->has_state, true);
+  if (news)
+    tier_stepping(range->device);
+  return news;
 }
 
 CUresult state_launch(const struct state_tensor *tensors, size_t count, CUstream stream) {

@@ -1,11 +1,10 @@
 /* The host tier (tier.h): its ladder, its budget, and the properties of handles on either tier.
 
-   Budget: measured when the first byte is wanted, before anything is pinned, and again after every
-   portion. What a later measurement finds (others on this machine took memory meanwhile) can only
-   make it smaller. */
+   The budget is this rank's share of the node's (policy/share.h), and the process's devices share it: whoever comes first takes what it
+   needs, but for a part of equal size that is kept for each device that steps and hasn't moved its state yet. */
 #include "tier.h"
-#include "../policy/budget.h"
 #include "../policy/report.h"
+#include "../policy/share.h"
 #include "cancel.h"
 #include "driver.h"
 #include "process.h"
@@ -15,9 +14,6 @@
 
 enum { DEVICES_MAX = 64 };
 
-/* What is pinned between two measurements. */
-static const size_t portion_bytes = 256ul << 20;
-
 enum rung { RUNG_UNTRIED, RUNG_HOST_NUMA, RUNG_HOST, RUNG_NONE };
 
 /* Protects everything below; never held across a driver call. */
@@ -25,11 +21,9 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   enum rung rung;
   CUmemLocation location;
+  bool steps, served; /* its launches were seen; its state had its turn to move */
+  size_t used;        /* bytes of the budget */
 } devices[DEVICES_MAX];
-static struct {
-  bool measured, told;
-  size_t limit, used, until_next; /* bytes; `limit` counts what is used */
-} budget;
 
 CUmemAllocationProp tier_properties(CUmemLocation location) {
   return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location};
@@ -143,62 +137,87 @@ bool tier_location(CUdevice device, size_t piece_bytes, CUmemLocation *location)
   return rung != RUNG_NONE;
 }
 
-/* Under the mutex. */
-static void measure(void) {
+void tier_stepping(CUdevice device) {
+  if (device < 0 || device >= DEVICES_MAX)
+    return;
+  pthread_mutex_lock(&mutex);
+  devices[device].steps = true;
+  pthread_mutex_unlock(&mutex);
+}
+
+void tier_served(CUdevice device) {
+  if (device < 0 || device >= DEVICES_MAX)
+    return;
+  pthread_mutex_lock(&mutex);
+  devices[device].served = true;
+  pthread_mutex_unlock(&mutex);
+}
+
+/* Of `room` bytes that are left, those that are kept for others than this device. */
+static size_t kept_for_others(CUdevice device, size_t room) {
+  size_t used = 0, stepping = 0, kept = 0;
+  pthread_mutex_lock(&mutex);
+  for (CUdevice i = 0; i < DEVICES_MAX; i++) {
+    used += devices[i].used;
+    stepping += devices[i].steps || i == device;
+  }
+  const size_t part = stepping ? (used + room) / stepping : 0;
+  for (CUdevice i = 0; i < DEVICES_MAX; i++)
+    if (i != device && devices[i].steps && !devices[i].served && devices[i].used < part)
+      kept += part - devices[i].used;
+  pthread_mutex_unlock(&mutex);
+  return kept;
+}
+
+static size_t as_size(uint64_t bytes) {
+  return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
+}
+
+size_t tier_room(CUdevice device) {
   const int cancel = cancel_hold(); /* it reads files */
-  struct budget now = budget_measure(process_config(), BUDGET_DRIVER_PAGES, NULL);
+  const size_t room = as_size(share_room(process_config()));
   cancel_allow(cancel);
-  size_t limit = now.bytes > SIZE_MAX - budget.used ? SIZE_MAX : (size_t)now.bytes + budget.used;
-  if (!budget.measured || limit < budget.limit) {
-    budget.limit = limit;
-    report_budget(limit, now.limited_by ? now.limited_by : "");
-  }
-  budget.measured = true;
-  budget.until_next = portion_bytes;
+  const size_t kept = kept_for_others(device, room);
+  return room > kept ? room - kept : 0;
 }
 
-size_t tier_room(void) {
+static void count(CUdevice device, size_t bytes, bool more) {
   pthread_mutex_lock(&mutex);
-  if (!budget.measured || !budget.until_next)
-    measure();
-  size_t room = budget.limit > budget.used ? budget.limit - budget.used : 0;
+  size_t *used = &devices[device].used;
+  *used = more ? *used + bytes : *used > bytes ? *used - bytes : 0;
   pthread_mutex_unlock(&mutex);
-  return room;
 }
 
-static bool claim(size_t bytes) {
-  pthread_mutex_lock(&mutex);
-  if (!budget.measured || budget.until_next < bytes)
-    measure();
-  bool room = budget.limit >= budget.used && budget.limit - budget.used >= bytes;
-  if (room) {
-    budget.used += bytes;
-    budget.until_next -= bytes < budget.until_next ? bytes : budget.until_next;
-  }
-  const size_t limit = budget.limit;
-  const bool tell = !room && !budget.told;
-  budget.told |= tell;
-  pthread_mutex_unlock(&mutex);
-  if (tell)
-    report_reason("part of the state stays on the device: the host memory budget of %zu bytes (%s) "
-                  "is used up; raise OFFLOAD_HOST_MEMORY or free host memory",
-                  limit, report.budget_limited_by);
-  return room;
+static bool claim(CUdevice device, size_t bytes, bool beyond) {
+  const char *by = NULL;
+  const int cancel = cancel_hold();
+  const bool taken = share_take(process_config(), bytes, beyond, &by);
+  const uint64_t limit = by ? share_limit(process_config()) : 0;
+  cancel_allow(cancel);
+  if (taken)
+    count(device, bytes, true);
+  if (by)
+    report_reason(
+        "part of the state stays on the device: the host memory budget of %llu bytes (%s) "
+        "is used up; raise OFFLOAD_HOST_MEMORY or free host memory",
+        (unsigned long long)limit, by);
+  return taken;
 }
 
-static void unclaim(size_t bytes) {
-  pthread_mutex_lock(&mutex);
-  budget.used -= bytes < budget.used ? bytes : budget.used;
-  pthread_mutex_unlock(&mutex);
+static void unclaim(CUdevice device, size_t bytes) {
+  const int cancel = cancel_hold();
+  share_give(bytes);
+  cancel_allow(cancel);
+  count(device, bytes, false);
 }
 
 /* A handle whose bytes are in the budget already. */
-static CUresult create_claimed(CUmemLocation location, size_t piece_bytes,
+static CUresult create_claimed(CUdevice device, CUmemLocation location, size_t piece_bytes,
                                CUmemGenericAllocationHandle *handle) {
   CUmemAllocationProp properties = tier_properties(location);
   CUresult result = driver.cuMemCreate(handle, piece_bytes, &properties, 0);
   if (result) {
-    unclaim(piece_bytes);
+    unclaim(device, piece_bytes);
     process_note(result, "cuMemCreate");
     report_reason("part of the state stays on the device: the driver made no more host memory "
                   "(error %d)",
@@ -212,8 +231,8 @@ CUresult tier_create(CUdevice device, size_t piece_bytes, CUmemGenericAllocation
   CUmemLocation location;
   if (!tier_location(device, piece_bytes, &location))
     return CUDA_ERROR_NOT_SUPPORTED;
-  return claim(piece_bytes) ? create_claimed(location, piece_bytes, handle)
-                            : CUDA_ERROR_OUT_OF_MEMORY;
+  return claim(device, piece_bytes, false) ? create_claimed(device, location, piece_bytes, handle)
+                                           : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult tier_create_beyond(CUdevice device, size_t piece_bytes,
@@ -221,13 +240,11 @@ CUresult tier_create_beyond(CUdevice device, size_t piece_bytes,
   CUmemLocation location;
   if (!tier_location(device, piece_bytes, &location))
     return CUDA_ERROR_NOT_SUPPORTED;
-  pthread_mutex_lock(&mutex);
-  budget.used += piece_bytes;
-  pthread_mutex_unlock(&mutex);
-  return create_claimed(location, piece_bytes, handle);
+  (void)claim(device, piece_bytes, true);
+  return create_claimed(device, location, piece_bytes, handle);
 }
 
-void tier_release(CUmemGenericAllocationHandle handle, size_t piece_bytes) {
+void tier_release(CUdevice device, CUmemGenericAllocationHandle handle, size_t piece_bytes) {
   process_note(driver.cuMemRelease(handle), "cuMemRelease");
-  unclaim(piece_bytes);
+  unclaim(device, piece_bytes);
 }

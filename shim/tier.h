@@ -22,6 +22,12 @@ struct tier_refusal tier_refused(void);
 
 /* Bytes that may still be pinned. Measured when first asked; a smaller later measurement wins. */
 size_t tier_room(void);
+/* Bytes that may still be pinned for state of this device. */
+size_t tier_room(CUdevice device);
+
+/* A launch of an optimizer was seen on it; its state had its turn to move: what is kept for it is free for others. */
+void tier_stepping(CUdevice device);
+void tier_served(CUdevice device);
 
 /* A host handle, its bytes taken from the budget; CUDA_ERROR_OUT_OF_MEMORY when the budget or the
    driver has no more (said once), CUDA_ERROR_NOT_SUPPORTED when this device has no host tier. */
@@ -32,7 +38,7 @@ CUresult tier_create_beyond(CUdevice device, size_t piece_bytes,
                             CUmemGenericAllocationHandle *handle);
 
 /* The handle goes, and its bytes return to the budget. */
-void tier_release(CUmemGenericAllocationHandle handle, size_t piece_bytes);
+void tier_release(CUdevice device, CUmemGenericAllocationHandle handle, size_t piece_bytes);
 
 /* Properties and access descriptors. */
 CUmemAllocationProp tier_properties(CUmemLocation location);

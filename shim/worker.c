@@ -3,7 +3,7 @@
    the scalars of a launch, which nobody else may see. */
 #define _GNU_SOURCE
 #include "worker.h"
-#include "../policy/cpus.h"
+#include "../policy/node.h"
 #include "../policy/trace.h"
 #include "clock.h"
 #include <pthread.h>
@@ -29,8 +29,9 @@ enum { JOBS = 4096 };
 struct worker {
   const struct adam_api *api;
   const struct config *config;
-  unsigned threads;
-  struct adam_team *team; /* the worker thread's own */
+  _Atomic unsigned threads; /* of the team, or what it is to have from its next launch on */
+  struct adam_team *team;   /* the worker thread's own */
+  int team_threads;         /* asked for when it was made */
   pthread_t thread;
   pthread_mutex_t lock; /* protects what follows, up to `failing` */
   pthread_cond_t changed;
@@ -347,14 +348,30 @@ static void do_piece(struct worker *worker, const struct piece_job *job) {
 
 /* ---- the thread ---- */
 
+/* The ranks of the node have come to be more or fewer: another team, if it can be had, takes the launches from now on. */
+static void resize(struct worker *worker) {
+  const int threads = (int)atomic_load_explicit(&worker->threads, memory_order_relaxed);
+  char why[256];
+  if (threads == worker->team_threads)
+    return;
+  worker->team_threads = threads;
+  struct adam_team *team =
+      worker->api->team_create(threads, (enum adam_isa)worker->config->isa, why, sizeof why);
+  if (!team)
+    return;
+  worker->api->team_destroy(worker->team);
+  worker->team = team;
+}
+
 static void *work(void *argument) {
   struct worker *worker = argument;
   pthread_setname_np(pthread_self(), "offload-step");
   char why[256] = "";
   const struct config *config = worker->config;
   /* Made here: an OpenMP runtime's threads belong to the thread that calls them. */
+  worker->team_threads = (int)atomic_load_explicit(&worker->threads, memory_order_relaxed);
   worker->team =
-      worker->api->team_create((int)worker->threads, (enum adam_isa)config->isa, why, sizeof why);
+      worker->api->team_create(worker->team_threads, (enum adam_isa)config->isa, why, sizeof why);
   pthread_mutex_lock(&worker->lock);
   memcpy(worker->why, why, sizeof why);
   worker->started = true;
@@ -369,6 +386,7 @@ static void *work(void *argument) {
     enum proof_outcome outcome = PROOF_UNKNOWN;
     switch (job.kind) {
     case JOB_PROOF:
+      resize(worker);
       outcome = do_proof(worker, &job.proof);
       break;
     case JOB_END:
@@ -396,6 +414,15 @@ static void *work(void *argument) {
   return NULL;
 }
 
+static _Atomic unsigned workers; /* of this process */
+
+void worker_part(struct worker *worker, unsigned among) {
+  const struct config *config = worker->config;
+  atomic_store_explicit(&worker->threads,
+                        config->threads ? config->threads : node_threads(config, among),
+                        memory_order_relaxed);
+}
+
 struct worker *worker_start(const struct adam_api *api, const struct config *config, char *why,
                             size_t why_bytes) {
   struct worker *worker = calloc(1, sizeof *worker);
@@ -405,7 +432,7 @@ struct worker *worker_start(const struct adam_api *api, const struct config *con
   }
   worker->api = api;
   worker->config = config;
-  worker->threads = config->threads ? config->threads : cpus_threads(config->local_ranks, NULL);
+  worker_part(worker, 1 + atomic_load_explicit(&workers, memory_order_relaxed));
   worker->verdict = SLOT_FAILED;
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
@@ -424,6 +451,7 @@ struct worker *worker_start(const struct adam_api *api, const struct config *con
     free(worker);
     return NULL;
   }
+  atomic_fetch_add_explicit(&workers, 1, memory_order_relaxed);
   pthread_mutex_lock(&worker->lock);
   while (!worker->started)
     pthread_cond_wait(&worker->changed, &worker->lock);
@@ -511,7 +539,7 @@ bool worker_launch_done(struct worker *worker, uint32_t launch) {
 }
 
 unsigned worker_threads(const struct worker *worker) {
-  return worker->threads;
+  return atomic_load_explicit(&worker->threads, memory_order_relaxed);
 }
 
 bool worker_has_room(struct worker *worker, unsigned jobs) {
@@ -542,6 +570,7 @@ void worker_stop(struct worker *worker) {
   pthread_cond_broadcast(&worker->changed);
   pthread_mutex_unlock(&worker->lock);
   pthread_join(worker->thread, NULL);
+  atomic_fetch_sub_explicit(&workers, 1, memory_order_relaxed);
   pthread_cond_destroy(&worker->changed);
   pthread_mutex_destroy(&worker->lock);
   free(worker);

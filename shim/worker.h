@@ -129,6 +129,8 @@ struct worker *worker_start(const struct adam_api *, const struct config *, char
 
 /* Threads that step, the program's own not counted. */
 unsigned worker_threads(const struct worker *);
+/* Parts this rank's share of the node's cores among so many workers, anew: from the next launch on. For the calling thread's CPUs. */
+void worker_part(struct worker *, unsigned among);
 
 /* Whether so many jobs could be handed over now without blocking. */
 bool worker_has_room(struct worker *, unsigned jobs);

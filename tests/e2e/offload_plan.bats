@@ -181,7 +181,7 @@ refused() {
 
 @test "the arithmetic is printed with its terms" {
   "$OFFLOAD" plan 1B --gpu h200 --explain >"$BATS_TEST_TMPDIR/text"
-  grep -F 'host memory      36.000 GB / 300.0 GB/s = 0.120000 s' "$BATS_TEST_TMPDIR/text"
+  grep -F 'host memory      36.000 GB / 300.0 GB/s = 0.12 s' "$BATS_TEST_TMPDIR/text"
   grep -F 'link down        8.000 GB / 49.0 GB/s, 53.5 alone' "$BATS_TEST_TMPDIR/text"
 }
 
@@ -237,6 +237,8 @@ EOF
   jq '.vocab_size = -3' "$MODELS/llama-2-7b.json" >"$BATS_TEST_TMPDIR/odd.json"
   refused "odd.json: vocab_size is no whole number from 1" "$BATS_TEST_TMPDIR/odd.json"
   jq '.num_experts_per_tok = 9' "$MODELS/mixtral-8x7b.json" >"$BATS_TEST_TMPDIR/experts.json"
+  jq ".num_hidden_layers = 1000000" "$MODELS/mixtral-8x7b.json" >"$BATS_TEST_TMPDIR/deep.json"
+  refused "num_hidden_layers is more than 100000" "$BATS_TEST_TMPDIR/deep.json"
   refused "num_experts_per_tok is more than the 8 experts" "$BATS_TEST_TMPDIR/experts.json"
   refused "config.json" "$BATS_TEST_TMPDIR"
 }

@@ -4,6 +4,8 @@ MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move d
   foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
 MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/words.o $(B)/policy/advice.o $(B)/policy/cost.o $(B)/policy/rates.o $(B)/policy/config.o $(B)/policy/size.o \
   $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(B)/policy/ranks.o
+MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
+  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(patsubst %.c,$(B)/%.o,$(wildcard policy/ranks.c policy/registry*.c policy/node.c policy/share.c policy/rates*.c policy/trace*.c policy/words.c policy/out.c))
 MEMORY_TESTS := $(B)/tests/unit/shim_drive $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
 
 $(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_frames.c tests/unit/memory_frames.h tests/unit/memory_failing.def \
@@ -37,9 +39,9 @@ UNIT_TESTS += $(B)/tests/unit/shim_nccl
 
 # The drives' wear alone: store, drives and settings are the test's.
 WEAR_OBJS := $(B)/shim/wear.o $(B)/nvme/endurance.o $(B)/nvme/endurance_smart.o $(B)/nvme/endurance_run.o
-$(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(SHIM_HDR) nvme/endurance.h
+$(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(B)/policy/budget.o $(SHIM_HDR) nvme/endurance.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(filter $(B)/policy/%,$(MEMORY_OBJS)) -Wl,--wrap=drive_health -o $@ -lpthread
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(filter $(B)/policy/%,$(MEMORY_OBJS)) $(B)/policy/budget.o -Wl,--wrap=drive_health -o $@ -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_wear
 
 # Frames, on a store of the test's or the real one: the linker sends the calls of the store to tests/unit/frames_fake.c.

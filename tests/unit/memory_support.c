@@ -1,10 +1,13 @@
 /* See memory_support.h. */
 #include "memory_support.h"
 #include "policy/budget.h"
+#include "shim/mark.h"
+#include "shim/measure.h"
 #include "shim/observe.h"
 #include "shim/step.h"
 #include "shim/switch.h"
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -58,6 +61,37 @@ void observe_step(const struct view *view) {
 }
 bool switch_off(void) {
   return false;
+}
+
+_Atomic bool mark_attached;
+bool mark_push(const char *format, ...) {
+  (void)format;
+  return false;
+}
+void mark_pop(void) {}
+
+void measure_begin(CUdevice device) {
+  (void)device;
+}
+
+/* What is free now, in all of the machine. */
+void budget_rooms(enum budget_pages pages, const char *root, struct budget_rooms *rooms) {
+  (void)pages;
+  (void)root;
+  *rooms = (struct budget_rooms){budget_bytes, UINT64_MAX, UINT64_MAX, 0};
+}
+
+uint64_t budget_bound(const struct config *asked, uint64_t room) {
+  (void)asked;
+  return room;
+}
+
+struct budget budget_of(const struct config *asked, const struct budget_rooms *rooms,
+                        unsigned ranks, unsigned group_ranks) {
+  (void)asked;
+  (void)ranks;
+  (void)group_ranks;
+  return (struct budget){rooms->machine_bytes, "OFFLOAD_HOST_MEMORY"};
 }
 
 struct budget budget_measure(const struct config *asked, enum budget_pages pages,
@@ -147,13 +181,44 @@ static void set_switches(const char *switches) {
   }
 }
 
+/* A node on which no other process registers. */
+static char node[64];
+
+static void remove_node(void) {
+  static const char *const parts[] = {"/dev/shm", "/dev", ""};
+  char path[160];
+  snprintf(path, sizeof path, "%s/dev/shm/liboffload-%u/node", node, (unsigned)geteuid());
+  (void)unlink(path);
+  *strrchr(path, '/') = 0;
+  (void)rmdir(path);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    snprintf(path, sizeof path, "%s%s", node, parts[i]);
+    (void)rmdir(path);
+  }
+}
+
+static const char *node_of_its_own(void) {
+  char path[160];
+  snprintf(node, sizeof node, "/tmp/offload_node.XXXXXX");
+  if (!mkdtemp(node) || atexit(remove_node))
+    abort();
+  snprintf(path, sizeof path, "%s/dev", node);
+  if (mkdir(path, 0700))
+    abort();
+  snprintf(path, sizeof path, "%s/dev/shm", node);
+  if (mkdir(path, 0700))
+    abort();
+  return node;
+}
+
 /* The child's answer travels as its exit status and its printed comment. */
 int case_status(const char *switches, const char *(*body)(void)) {
   fflush(stdout);
   pid_t child = fork();
   if (child == 0) {
     set_switches(switches);
-    config = (struct config){.mode = MODE_FULL, .overflow = true, .log = LOG_QUIET};
+    config = (struct config){
+        .mode = MODE_FULL, .overflow = true, .log = LOG_QUIET, .sysroot = node_of_its_own()};
     report_configure(&config);
     budget_bytes = 1u << 30;
     alarm(60);

@@ -181,7 +181,7 @@ static void check_words(void) {
   const int length = cost_explain(&input, &cost, text, sizeof text);
   tap_ok(length == (int)strlen(text) && strstr(text, "torch fp32: 4 and 4 bytes, state 8") &&
              strstr(text, "  1000.0 M elements, 1000.0 M in host memory, 0.0 M on drives") &&
-             strstr(text, "host memory      36.000 GB / 300.0 GB/s = 0.120000 s") &&
+             strstr(text, "host memory      36.000 GB / 300.0 GB/s = 0.12 s") &&
              strstr(text, "link up          8.000 GB / 40.0 GB/s, 50.0 alone ="),
          "the arithmetic is told with its terms");
   tap_ok(cost_explain(&input, &cost, few, sizeof few) == length && strlen(few) == sizeof few - 1 &&

@@ -359,18 +359,18 @@ static const char *within_the_budget(void) {
   CUdeviceptr filler;
   config.nvme = "somewhere";
   budget_bytes = 2 * (uint64_t)PIECE;
-  CHECK(tier_room() == 2 * PIECE && !tier_create(0, PIECE, &taken[0]) &&
+  CHECK(tier_room(0) == 2 * PIECE && !tier_create(0, PIECE, &taken[0]) &&
         !tier_create(0, PIECE, &taken[1]));
   const char *wrong_begin = begin(2, 4);
   if (wrong_begin)
     return wrong_begin;
   CHECK(on_drives(m) == PIECES && on_drives(v) == PIECES);
-  tier_release(taken[0], PIECE);
-  tier_release(taken[1], PIECE);
+  tier_release(0, taken[0], PIECE);
+  tier_release(0, taken[1], PIECE);
   while (device_free() >= 2 * (size_t)PIECE)
     CHECK(!driver.cuMemAlloc_v2(&filler, PIECE));
   CHECK(!drive_fault_bytes(m, 1) && pieces_on_host(m) == 1 && pieces_on_host(v) == 1);
-  CHECK(tier_room() == 0 && !reported("host memory beyond the budget"));
+  CHECK(tier_room(0) == 0 && !reported("host memory beyond the budget"));
   return NULL;
 }
 

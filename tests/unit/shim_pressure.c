@@ -146,7 +146,7 @@ static const char *native_sizes(void) {
   leave(1);
   pressure_native_freed(4096);
   for (unsigned i = 1; i < 200; i++)
-    pressure_native_allocated((CUdeviceptr, false)(i * 7919 % 199) << 20, (2 + i) * PIECE);
+    pressure_native_allocated((CUdeviceptr)(i * 7919 % 199) << 20, (2 + i) * PIECE, false);
   pressure_native_freed((CUdeviceptr)(5 * 7919 % 199) << 20);
   CHECK(!overflowed(7 * PIECE)); /* freed */
   CHECK(overflowed(8 * PIECE));

@@ -135,9 +135,9 @@ static const char *host_range(void) {
   CHECK(bytes[1] == (unsigned char)(3 * 37 + 11)); /* the CPU sees it */
   CHECK(mapping_flag(pointer, " dc"));             /* a forked child doesn't */
   CHECK(!strcmp(report.tier, "host_numa"));
-  CHECK(tier_room() == budget_bytes - 2 * PIECE);
+  CHECK(tier_room(0) == budget_bytes - 2 * PIECE);
   CHECK(range_destroy(range_find(pointer)) == CUDA_SUCCESS);
-  CHECK(!range_any_host() && !report.totals.moved_bytes && tier_room() == budget_bytes);
+  CHECK(!range_any_host() && !report.totals.moved_bytes && tier_room(0) == budget_bytes);
   return NULL;
 }
 
@@ -145,7 +145,7 @@ static const char *host_budget(void) {
   CUdeviceptr pointer;
   budget_bytes = 3 * PIECE + 100;
   CHECK(range_create(&pointer, 4 * PIECE, PIECE_HOST) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(tier_room() == budget_bytes && !report.totals.moved_bytes);
+  CHECK(tier_room(0) == budget_bytes && !report.totals.moved_bytes);
   CHECK(reported("OFFLOAD_HOST_MEMORY"));
   CHECK(range_create(&pointer, 3 * PIECE, PIECE_HOST) == CUDA_SUCCESS);
   return NULL;

@@ -14,6 +14,13 @@ static uint64_t step_now = 10;
 uint64_t state_step(void) {
   return step_now;
 }
+/* No other rank has a part in this node's memory. */
+const struct config *process_config(void) {
+  static const struct config settings = {.sysroot = "/nonexistent",
+                                         .host_memory = {.bytes = 1u << 30, .set = true}};
+  return &settings;
+}
+
 CUresult process_note_failure(CUresult result, const char *where) {
   (void)where;
   return result;
@@ -36,6 +43,10 @@ static CUresult mem_free(CUdeviceptr pointer) {
 static CUresult mem_info(size_t *free_bytes, size_t *total) {
   *free_bytes = device_free;
   *total = 1024 * MiB;
+  return CUDA_SUCCESS;
+}
+static CUresult context_current(CUcontext *context) {
+  *context = (CUcontext)0x9000;
   return CUDA_SUCCESS;
 }
 static CUresult event_create(CUevent *event, unsigned flags) {
@@ -176,6 +187,7 @@ int main(void) {
   driver.cuMemFree_v2 = mem_free;
   driver.cuMemGetInfo_v2 = mem_info;
   driver.cuEventCreate = event_create;
+  driver.cuCtxGetCurrent = context_current;
   test_shapes();
   test_taking();
   test_layout();

@@ -510,7 +510,7 @@ static const char *stuck_stream(void) {
   state_foreign_access(pair.v, PIECE, side, false);
   size_t before = device_free();
   CHECK(!names(&pair, 1, NULL) && on_host(&pair) == 0 && device_free() == before);
-  CHECK(reported("put off") && tier_room() == budget_bytes);
+  CHECK(reported("put off") && tier_room(0) == budget_bytes);
   CHECK(!driver.cuStreamSynchronize(side));
   for (unsigned i = 0; i < 15; i++)
     CHECK(!names(&pair, 1, NULL) && on_host(&pair) == 0);
