@@ -20,8 +20,6 @@ struct tier_refusal {
 };
 struct tier_refusal tier_refused(void);
 
-/* Bytes that may still be pinned. Measured when first asked; a smaller later measurement wins. */
-size_t tier_room(void);
 /* Bytes that may still be pinned for state of this device. */
 size_t tier_room(CUdevice device);
 
