@@ -14,7 +14,7 @@ $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B
 $(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/holdings.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(B)/shim/holdings.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
-$(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/arguments.o $(STEP_REPORT)
+$(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/timeline.o $(B)/shim/arguments.o $(STEP_REPORT)
 
 $(STEP_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/lib/tap.h $(SHIM_HDR)
 	@mkdir -p $(@D)
