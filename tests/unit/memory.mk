@@ -2,8 +2,6 @@
 # process is the test's. At the end, of reading loaded objects.
 MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan census pace state view amount pressure holdings lock \
   foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
-MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
-  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(patsubst %.c,$(B)/%.o,$(wildcard policy/ranks.c policy/registry*.c policy/node.c policy/share.c policy/rates*.c policy/trace*.c policy/words.c policy/out.c policy/advice.c policy/cost.c))
 # Of policy what these call.
 MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/offload.a
 MEMORY_TESTS := $(B)/tests/unit/shim_drive $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure

@@ -1,6 +1,4 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
-  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(patsubst %.c,$(B)/%.o,$(wildcard policy/ranks.c policy/registry*.c policy/node.c policy/share.c policy/rates*.c policy/trace*.c policy/words.c policy/out.c policy/advice.c policy/cost.c)) $(B)/policy/budget.o
 STEP_REPORT := $(B)/policy/offload.a
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_step_drive)
 
