@@ -394,6 +394,15 @@ void registry_found(const struct registry_room *room, uint64_t memory_group) {
   pthread_mutex_unlock(&mutex);
 }
 
+void registry_device(int32_t device, const char *gpu) {
+  pthread_mutex_lock(&mutex);
+  own.entry.device = device;
+  snprintf(own.entry.gpu, sizeof own.entry.gpu, "%s", gpu);
+  if (own.file)
+    publish();
+  pthread_mutex_unlock(&mutex);
+}
+
 void registry_show(const struct registry_state *state) {
   pthread_mutex_lock(&mutex);
   own.entry.state = *state;
