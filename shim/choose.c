@@ -376,6 +376,8 @@ static const char *undecided(const struct choice *choice) {
     return "no step with state off the device was seen whole yet";
   if (choice->rates.source == RATES_ASSUMED)
     return "this machine's rates were neither measured nor told";
+  if (!choice->cost.ways[COST_CPU].possible && !choice->cost.ways[COST_STREAM].possible)
+    return "the rates lack the link's or the drives'";
   if (!tells(choice))
     return "steps of so few elements take too little time to choose by";
   return NULL;
@@ -386,7 +388,10 @@ static void decide_ways(struct choice *choice) {
   static struct cost unknown; /* all is possible, and nothing known */
   for (enum cost_way i = COST_CPU; i < COST_STAY; i++)
     unknown.ways[i].possible = true;
-  const struct cost *cost = choice->known ? &choice->cost : &unknown;
+  const char *why = undecided(choice);
+  const bool usable = choice->known && (choice->cost.ways[COST_CPU].possible ||
+                                        choice->cost.ways[COST_STREAM].possible);
+  const struct cost *cost = usable ? &choice->cost : &unknown;
   if (told_way(choice->step, &way)) {
     decide_force(&choice->any, way, choice->step, "OFFLOAD_TEST_WAYS");
     choice->ways = (struct choice_ways){.first = way, .second = COST_STREAM};
@@ -394,7 +399,6 @@ static void decide_ways(struct choice *choice) {
   }
   struct cost no_cpu = *cost;
   no_cpu.ways[COST_CPU].possible = false;
-  const char *why = undecided(choice);
   choice->ways.first = decide_step(&choice->any, cost, choice->step, why);
   /* While the CPU does it, the second choice is only what is foretold. */
   choice->ways.second = decide_step(&choice->without_cpu, &no_cpu, choice->step, why);
