@@ -318,8 +318,7 @@ void node_finish(const struct config *config) {
   if (!node_asked())
     return;
   pthread_mutex_lock(&mutex);
-  show(config);
-  look(config);
+  look(config); /* what it shows stays as of its last step: by now the program has freed its state */
   pthread_mutex_unlock(&mutex);
 }
 
