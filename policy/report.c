@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "report.h"
 #include "json.h"
+#include "report_advice.h"
 #include "report_drives.h"
 #include "report_file.h"
 #include "report_free.h"
@@ -440,6 +441,13 @@ void report_budget(uint64_t bytes, const char *limited_by) {
   pthread_mutex_unlock(&state.rows);
 }
 
+void report_budget_now(uint64_t *bytes, char *limited_by, size_t limited_by_bytes) {
+  pthread_mutex_lock(&state.rows);
+  *bytes = report.budget_bytes;
+  snprintf(limited_by, limited_by_bytes, "%s", report.budget_limited_by);
+  pthread_mutex_unlock(&state.rows);
+}
+
 static void write_budget(struct json *json) {
   char limited_by[sizeof report.budget_limited_by];
   pthread_mutex_lock(&state.rows);
@@ -493,6 +501,7 @@ static int write_json(int fd, const void *context) {
   report_rates_json(json);
   report_free_json(json, writing->config);
   report_observed_json(json);
+  report_advice_json(json, writing->final);
   report_switch_json(json, writing->config);
   report_node_json(json, writing->config);
   report_policy_json(json);
@@ -562,6 +571,7 @@ void report_finish(const struct config *config) {
   char *path = write_asked_for(config, true, &error);
   report_line_finish();
   exit_line(config, path);
+  report_advice_lines();
   say_unwritten(config, error);
   free(path);
 }

@@ -70,6 +70,8 @@ void report_drives(const struct report_drives *);
 /* Sets what host pages are made of, and how much of them there may be and why not more. */
 void report_tier(const char *tier);
 void report_budget(uint64_t bytes, const char *limited_by);
+/* What was set, "" and 0 before. */
+void report_budget_now(uint64_t *bytes, char *limited_by, size_t limited_by_bytes);
 
 /* Adds to a counter; keeps moved_bytes_peak the maximum of moved_bytes. */
 #define report_add(counter, n)                                                                     \

@@ -112,6 +112,7 @@ include tests/unit/memory.mk
 include tests/unit/step.mk
 include tests/e2e/environment/build.mk
 include tests/e2e/reports/build.mk
+include tests/e2e/nvtx/build.mk
 include tests/e2e/foreign/foreign.mk
 include tests/e2e/interposition/ways_in.mk
 include tests/e2e/life/life.mk

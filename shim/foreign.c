@@ -233,3 +233,23 @@ void foreign_launch(const struct foreign *foreign, const struct launch *launch) 
     tell(seen, kind);
   pthread_mutex_unlock(&lock);
 }
+
+void foreign_facts(uint64_t *foreach_bytes, const char **name, uint64_t *bytes) {
+  *foreach_bytes = *bytes = 0;
+  *name = NULL;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < KINDS; i++) {
+    const struct seen *seen = &seen_of[i];
+    /* Allocations hold parameters and gradients, too. */
+    const uint64_t state = kinds[i].count == COUNT_ALLOCATIONS ? 0 : seen->most;
+    if (!seen->begun)
+      continue;
+    if (kinds[i].count == COUNT_LIST)
+      *foreach_bytes += state;
+    else if (!*name || state > *bytes) {
+      *name = kinds[i].title;
+      *bytes = state;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}

@@ -13,4 +13,8 @@ const struct foreign *foreign_of(CUfunction, const char *name);
 /* A launch of it: counts its state into the report's row. Any thread, no lock of ours may be needed after
    it. */
 void foreign_launch(const struct foreign *, const struct launch *);
+
+/* What was seen so far, for advice: bytes of state of PyTorch's foreach Adam; of the others the one with the most, its name NULL where there
+   is none, its bytes 0 where they can't be told. Any thread. */
+void foreign_facts(uint64_t *foreach_bytes, const char **name, uint64_t *bytes);
 #endif

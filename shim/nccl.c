@@ -9,6 +9,7 @@
    NCCL by name don't come here; their kernels, and those that NCCL launches on threads of its own, are met as launches (scan.c). */
 #include "driver.h"
 #include "elf.h"
+#include "facts.h"
 #include "process.h"
 #include "state.h"
 
@@ -69,13 +70,16 @@ static size_t product(size_t a, size_t b) {
   } while (0)
 #define READS(address, elements) TOLD(address, elements, false)
 #define WRITES(address, elements) TOLD(address, elements, true)
+/* For advice: gradients that each rank gets whole, and what is divided among ranks. */
+#define REDUCED(elements) facts_reduced(product(elements, element_bytes(type)))
+#define DIVIDED(elements) facts_divided(product(elements, element_bytes(type)))
 #define OF_ALL product(count, ranks(caller, communicator))
 
 NCCL(ncclAllReduce,
      (const void *send, void *receive, size_t count, int type, int operation, void *communicator,
       CUstream stream),
      (send, receive, count, type, operation, communicator, stream), READS(send, count);
-     WRITES(receive, count))
+     WRITES(receive, count); REDUCED(count))
 NCCL(ncclReduce,
      (const void *send, void *receive, size_t count, int type, int operation, int root,
       void *communicator, CUstream stream),
@@ -85,19 +89,19 @@ NCCL(ncclReduceScatter,
      (const void *send, void *receive, size_t count, int type, int operation, void *communicator,
       CUstream stream),
      (send, receive, count, type, operation, communicator, stream), READS(send, OF_ALL);
-     WRITES(receive, count))
+     WRITES(receive, count); DIVIDED(OF_ALL))
 NCCL(ncclAllGather,
      (const void *send, void *receive, size_t count, int type, void *communicator, CUstream stream),
      (send, receive, count, type, communicator, stream), READS(send, count);
-     WRITES(receive, OF_ALL))
+     WRITES(receive, OF_ALL); DIVIDED(OF_ALL))
 NCCL(ncclBroadcast,
      (const void *send, void *receive, size_t count, int type, int root, void *communicator,
       CUstream stream),
      (send, receive, count, type, root, communicator, stream), READS(send, count);
-     WRITES(receive, count))
+     WRITES(receive, count); DIVIDED(count))
 NCCL(ncclBcast,
      (void *buffer, size_t count, int type, int root, void *communicator, CUstream stream),
-     (buffer, count, type, root, communicator, stream), WRITES(buffer, count))
+     (buffer, count, type, root, communicator, stream), WRITES(buffer, count); DIVIDED(count))
 NCCL(ncclAlltoAll,
      (const void *send, void *receive, size_t count, int type, void *communicator, CUstream stream),
      (send, receive, count, type, communicator, stream), READS(send, OF_ALL);

@@ -12,6 +12,7 @@
 #include "cancel.h"
 #include "driver.h"
 #include "elf.h"
+#include "facts.h"
 #include "frames.h"
 #include "record.h"
 #include "step.h"
@@ -119,6 +120,7 @@ static void begin(void) {
   if (settings.mode == MODE_OFF)
     return;
   report_configure(&settings);
+  facts_begin(environ);
   print_problems();
   note_other_hooks();
   void *page = mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,

@@ -9,6 +9,7 @@
 #include "companion.h"
 #include "drive.h"
 #include "early.h"
+#include "facts.h"
 #include "foreign.h"
 #include "frames.h"
 #include "lock.h"
@@ -258,6 +259,7 @@ static void count_named(const struct plan *plan) {
   if (named.step != state_step()) {
     named.last = named.present, named.present = 0;
     record_step(named.last);
+    facts_step(named.last);
   }
   named.step = state_step();
   named.present += named_bytes(plan);

@@ -66,10 +66,22 @@ reserved:
   return result;
 }
 
+static struct tier_refusal refusal; /* under the mutex */
+
+struct tier_refusal tier_refused(void) {
+  pthread_mutex_lock(&mutex);
+  const struct tier_refusal now = refusal;
+  pthread_mutex_unlock(&mutex);
+  return now;
+}
+
 static void say_none(CUresult numa, CUresult host) {
   int version = 0;
   if (driver.cuDriverGetVersion)
     (void)driver.cuDriverGetVersion(&version);
+  pthread_mutex_lock(&mutex);
+  refusal = (struct tier_refusal){true, numa == CUDA_ERROR_NOT_PERMITTED, version};
+  pthread_mutex_unlock(&mutex);
   if (version && version < 12020)
     report_reason("no state moves: this driver (CUDA %d.%d) can't make host memory handles; driver "
                   "550.54 (CUDA 12.4) or later can",

@@ -12,6 +12,14 @@
  * what would allow it. */
 bool tier_location(CUdevice device, size_t piece_bytes, CUmemLocation *location);
 
+/* Whether any device was refused host handles, whether that was forbidden (a container's seccomp profile), and by which driver
+   (cuDriverGetVersion). Any thread. */
+struct tier_refusal {
+  bool refused, forbidden;
+  int driver;
+};
+struct tier_refusal tier_refused(void);
+
 /* Bytes that may still be pinned for state of this device. */
 size_t tier_room(CUdevice device);
 

@@ -272,7 +272,7 @@ int main(int count, char **list) {
     for (size_t i = 0; i < trainer_count; i++)
       pthread_join(threads[i], NULL);
   } else {
-    steps_in_turn((int)option("steps", 8));
+    steps_in_turn((int)option("steps", 8)); /* 0: none */
     before((int)option("steps", 8) + 1);
   }
   for (size_t i = 0; i < trainer_count; i++)

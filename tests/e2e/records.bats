@@ -4,7 +4,10 @@
 bats_require_minimum_version 1.5.0
 load ../lib/e2e
 
-setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
+setup() {
+  cd "$BATS_TEST_TMPDIR" || return 1
+  export OFFLOAD_STEP=cpu
+}
 
 valid() { python3 "$ROOT/tests/lib/validate.py" "$ROOT/policy/report.schema.json" "$1"; }
 

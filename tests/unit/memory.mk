@@ -2,8 +2,8 @@
 # process is the test's. At the end, of reading loaded objects.
 MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan census pace state view amount pressure holdings lock \
   foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
-MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
-  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(patsubst %.c,$(B)/%.o,$(wildcard policy/ranks.c policy/registry*.c policy/node.c policy/share.c policy/rates*.c policy/trace*.c policy/words.c policy/out.c))
+# Of policy what these call.
+MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/offload.a
 MEMORY_TESTS := $(B)/tests/unit/shim_drive $(B)/tests/unit/shim_range $(B)/tests/unit/shim_state $(B)/tests/unit/shim_pressure
 
 $(MEMORY_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/memory_support.c tests/unit/memory_support.h tests/unit/memory_frames.c tests/unit/memory_frames.h tests/unit/memory_failing.def \
@@ -39,7 +39,7 @@ UNIT_TESTS += $(B)/tests/unit/shim_nccl
 WEAR_OBJS := $(B)/shim/wear.o $(B)/nvme/endurance.o $(B)/nvme/endurance_smart.o $(B)/nvme/endurance_run.o
 $(B)/tests/unit/shim_wear: tests/unit/shim_wear.c tests/lib/tap.h $(WEAR_OBJS) $(MEMORY_OBJS) $(B)/policy/budget.o $(SHIM_HDR) nvme/endurance.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(filter $(B)/policy/%,$(MEMORY_OBJS)) $(B)/policy/budget.o -Wl,--wrap=drive_health -o $@ -lpthread
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< $(WEAR_OBJS) $(B)/policy/offload.a -Wl,--wrap=drive_health -o $@ -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_wear
 
 # Frames, on a store of the test's or the real one: the linker sends the calls of the store to tests/unit/frames_fake.c.
@@ -49,5 +49,5 @@ FRAMES_TESTS := $(addprefix $(B)/tests/unit/,shim_frames shim_frames_life shim_f
 $(FRAMES_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/unit/frames_fake.c tests/unit/frames_fake.h tests/unit/frames_support.h tests/unit/memory_support.c \
   tests/unit/memory_support.h tests/unit/memory_failing.def tests/lib/tap.h $(FRAMES_OBJS) $(MEMORY_OBJS) $$(NVME_OBJS) $(SHIM_HDR) | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(filter %.c %.o,$^) -o $@ $(FRAMES_WRAPPED:%=-Wl,--wrap=store_%) $(LIBURING) -ldl -lpthread
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(filter %.c %.o,$^) $(B)/policy/offload.a -o $@ $(FRAMES_WRAPPED:%=-Wl,--wrap=store_%) $(LIBURING) -ldl -lpthread
 UNIT_TESTS += $(FRAMES_TESTS)

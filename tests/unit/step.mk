@@ -1,6 +1,5 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
-STEP_REPORT := $(patsubst %.c,$(B)/%.o,$(wildcard policy/report*.c)) $(B)/policy/json.o $(B)/policy/config.o $(B)/policy/size.o \
-  $(B)/policy/groups.o $(B)/policy/cpus.o $(B)/policy/nearest.o $(patsubst %.c,$(B)/%.o,$(wildcard policy/ranks.c policy/registry*.c policy/node.c policy/share.c policy/rates*.c policy/trace*.c policy/words.c policy/out.c)) $(B)/policy/budget.o
+STEP_REPORT := $(B)/policy/offload.a
 STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_step_drive)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
@@ -14,11 +13,11 @@ $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B
 $(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/holdings.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(B)/shim/holdings.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
-$(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/arguments.o $(STEP_REPORT)
+$(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/timeline.o $(B)/shim/arguments.o $(STEP_REPORT)
 
 $(STEP_TESTS): $(B)/tests/unit/%: tests/unit/%.c tests/lib/tap.h $(SHIM_HDR)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(STEP_FLAGS) $< $(filter %.o %.so %.so.1,$^) -o $@ -Wl,-rpath,'$$ORIGIN/../..:$$ORIGIN/../../gpusim' -ldl -lpthread -lm
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(STEP_FLAGS) $< $(filter %.o %.so %.so.1,$^) $(filter %.a,$^) -o $@ -Wl,-rpath,'$$ORIGIN/../..:$$ORIGIN/../../gpusim' -ldl -lpthread -lm
 UNIT_TESTS += $(STEP_TESTS)
 
 # Kernels as PTX: those of the demo program, and variants that calibration or the proof must notice.
