@@ -8,6 +8,7 @@
 #include "report.h"
 #include "report_memory.h"
 #include "report_node.h"
+#include "report_policy.h"
 #include "share.h"
 #include "words.h"
 #include <errno.h>
@@ -30,7 +31,6 @@ static struct {
   struct node_step step;
   uint64_t count, shown_ns,
       elements[3]; /* steps; when it was shown; totals by cpu, stream, direct then */
-  uint64_t step_ns, exposed_ns, foretold_ns;
   char way[16];
   bool replicas_told;
   unsigned declining_told; /* ranks */
@@ -99,6 +99,10 @@ static uint64_t total(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
+static uint64_t less(uint64_t a, uint64_t b) {
+  return a > b ? a - b : 0;
+}
+
 /* Under the mutex. How steps went since the last look. */
 static void note_way(void) {
   const struct report_totals *t = &report.totals;
@@ -143,12 +147,15 @@ static void show(const struct config *config) {
       .state_bytes = own.step.state_bytes,
       .parameter_bytes = own.step.parameter_bytes,
       .parameters_key = own.step.parameters_key,
-      .step_ns = own.step_ns,
-      .exposed_ns = own.exposed_ns,
-      .foretold_ns = own.foretold_ns,
-      .link_down_bytes = total(&t->link_bytes_down),
-      .link_up_bytes = total(&t->link_bytes_up),
   };
+  struct report_step last;
+  if (report_step_last(&last)) {
+    state.step_ns = last.step_ns;
+    state.exposed_ns = less(last.optimizer_ns, last.stay_ns);
+    state.foretold_ns = less(last.foretold_ns, last.stay_ns);
+    state.link_down_bytes = last.link_down_bytes;
+    state.link_up_bytes = last.link_up_bytes;
+  }
   (void)report_memory_device_now(&state.device_used_bytes, &state.device_total_bytes);
   share_figures(&share);
   state.budget_bytes = share.limit_bytes;
@@ -292,8 +299,6 @@ bool node_step(const struct config *config, const struct node_step *step) {
   own.count++;
   const bool due = own.count <= FIRST_STEPS || now - own.shown_ns >= INTERVAL_NS;
   if (due) {
-    if (own.step.device != step->device || own.count == 1)
-      registry_device(step->device, step->gpu);
     own.step = *step;
     own.shown_ns = now;
     share_settle();
@@ -306,19 +311,12 @@ bool node_step(const struct config *config, const struct node_step *step) {
   return due;
 }
 
-void node_measured(uint64_t step_ns, uint64_t exposed_ns, uint64_t foretold_ns) {
-  pthread_mutex_lock(&mutex);
-  own.step_ns = step_ns;
-  own.exposed_ns = exposed_ns;
-  own.foretold_ns = foretold_ns;
-  pthread_mutex_unlock(&mutex);
-}
-
 void node_finish(const struct config *config) {
   if (!node_asked())
     return;
   pthread_mutex_lock(&mutex);
-  look(config); /* what it shows stays as of its last step: by now the program has freed its state */
+  look(
+      config); /* what it shows stays as of its last step: by now the program has freed its state */
   pthread_mutex_unlock(&mutex);
 }
 

@@ -12,16 +12,12 @@ bool node_asked(void); /* whether it was called */
 
 /* A step that is over, as the next one begins; `bytes` of state and parameters that it named. */
 struct node_step {
-  int device;
-  const char *gpu; /* PCI address, "" */
   uint64_t state_bytes, parameter_bytes;
   uint64_t parameters_key; /* hash of its tensors' sizes, in order */
   unsigned threads;        /* of all workers */
 };
 /* Shows it to the others, and looks at them: at the first steps, then ten times a second at most. True when it looked. */
 bool node_step(const struct config *, const struct node_step *);
-/* How long a step took: whole, what offloading added, and the same foretold; 0: not known. */
-void node_measured(uint64_t step_ns, uint64_t exposed_ns, uint64_t foretold_ns);
 /* Once more, for the last report. */
 void node_finish(const struct config *);
 

@@ -94,7 +94,7 @@ enum registry_outcome registry_claim(const struct registry_claim *, const struct
 void registry_pinned(uint64_t bytes);
 /* The room that it measured, and in which group, for the others. */
 void registry_found(const struct registry_room *, uint64_t memory_group);
-/* Its device, once that is known. */
+/* The device that it steps on, and its PCI bus id or "". */
 void registry_device(int32_t device, const char *gpu);
 void registry_show(const struct registry_state *);
 

@@ -265,9 +265,6 @@ static void note_measured(CUcontext context, const struct meter_step *measured) 
   step.stay_ns = (uint64_t)(stay * 1e9);
   step.foretold_ns = all ? (uint64_t)(foretold * 1e9) : 0;
   report_step(&step);
-  node_measured(step.step_ns,
-                step.optimizer_ns > step.stay_ns ? step.optimizer_ns - step.stay_ns : 0,
-                step.foretold_ns > step.stay_ns ? step.foretold_ns - step.stay_ns : 0);
   if (seconds <= 0 || measured->step_ns < measured->optimizer_ns)
     return;
   if (compute.context != context)

@@ -3,37 +3,14 @@
 #include "../policy/node.h"
 #include "../policy/ranks.h"
 #include "cancel.h"
-#include "driver.h"
 #include "process.h"
 #include "ring.h"
-#include <stdio.h>
 
 static struct node_step present; /* the step at hand; under the enqueue lock */
 static uint64_t begun;           /* state_step() of it */
 static unsigned sharers;         /* among whom cores were parted last */
 
 static const uint64_t hash_begin = 0xcbf29ce484222325u, hash_prime = 0x100000001b3u;
-
-/* "0000:3b:00.0" of the current context's device. */
-static void find_device(struct node_step *step) {
-  static char gpu[32];
-  static CUdevice known = -1;
-  CUdevice device = 0;
-  int domain = 0, bus = 0, slot = 0;
-  step->device = -1;
-  step->gpu = gpu;
-  if (driver.cuCtxGetDevice(&device))
-    return;
-  step->device = device;
-  if (device == known)
-    return;
-  known = device;
-  gpu[0] = 0;
-  if (!driver.cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device) &&
-      !driver.cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device) &&
-      !driver.cuDeviceGetAttribute(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device))
-    snprintf(gpu, sizeof gpu, "%04x:%02x:%02x.0", (unsigned)domain, (unsigned)bus, (unsigned)slot);
-}
 
 static void count_worker(struct ring *ring, void *workers) {
   *(unsigned *)workers += ring->worker != NULL;
@@ -59,7 +36,6 @@ static void part_cores(void) {
 
 static void end_step(void) {
   const int cancel = cancel_hold(); /* it reads files, and prints */
-  find_device(&present);
   part_cores();
   present.threads = 0;
   ring_each(count_threads, &present.threads);
