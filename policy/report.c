@@ -297,8 +297,8 @@ static void exit_line(const struct config *config, const char *report_path) {
   if (!anything_moved()) {
     char would[320];
     bool nothing = true;
-    const bool observed = config->mode == MODE_OBSERVE &&
-                          report_observed_text(would, sizeof would, &nothing);
+    const bool observed =
+        config->mode == MODE_OBSERVE && report_observed_text(would, sizeof would, &nothing);
     reasons_text(why, sizeof why);
     if (observed)
       report_line(LOG_NORMAL, "%s%s%s%s", would, nothing ? why : "", prefix, file);

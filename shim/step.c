@@ -525,8 +525,7 @@ bool step_launch(const struct launch *launch, CUresult *result) {
   /* Not under the enqueue lock: loading takes the loader's lock. Before this launch moves anything,
      so that it is there for the first launch that finds state on the host. */
   if (wanted != STEP_STREAM && wanted != STEP_DIRECT && process_config()->mode != MODE_OBSERVE &&
-      (state_step() > 0 || range_any_host()) &&
-      !companion_loaded(&why)) {
+      (state_step() > 0 || range_any_host()) && !companion_loaded(&why)) {
     const int cancel = cancel_hold();
     (void)companion_load(&why);
     cancel_allow(cancel);

@@ -29,7 +29,7 @@ not_advised() {
 }
 
 @test "allocator settings that keep state where it is are named, and only where nothing moves" {
-  job
+  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job
   not_advised allocator
   PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True OFFLOAD_CALLERS= OFFLOAD_MIN_ALLOCATION=1GiB job
   expect '.totals.steps == 8 and .totals.moved_bytes_peak == 0' "steps, and nothing moved"
@@ -68,7 +68,7 @@ not_advised() {
   job beside="$BATS_TEST_TMPDIR/8bit.ptx"
   expect '[.functions[] | select(.family == "bitsandbytes" and .launches > 0)] | length == 1' "it was seen"
   advised foreign "bitsandbytes 8-bit Adam is not taken over"
-  job
+  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job
   not_advised foreign
 }
 
