@@ -68,7 +68,7 @@ not_advised() {
   job beside="$BATS_TEST_TMPDIR/8bit.ptx"
   expect '[.functions[] | select(.family == "bitsandbytes" and .launches > 0)] | length == 1' "it was seen"
   advised foreign "bitsandbytes 8-bit Adam is not taken over"
-  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job
+  job
   not_advised foreign
 }
 
