@@ -286,6 +286,7 @@ int offload_top(int argc, char **argv) {
   static struct top top;
   top.view = (struct top_view){.interval_seconds = 1};
   setlocale(LC_CTYPE, "");
+  registry_root(getenv("OFFLOAD_SYSROOT"));
   top.view.utf8 = !strcmp(nl_langinfo(CODESET), "UTF-8");
   command_parse(&argp, argc, argv, 0, &top);
   if (top.once)

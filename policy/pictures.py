@@ -158,9 +158,13 @@ def quantise(path):
 
 def environment_of(folder, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OFFLOAD_", "GPUSIM_")) and k not in ("LD_PRELOAD", "NO_COLOR")}
-    runtime = os.path.join(folder, "run")
-    os.makedirs(runtime, mode=0o700, exist_ok=True)
-    return {**environment, "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": runtime, "XDG_CACHE_HOME": os.path.join(folder, "cache"), **variables}
+    # A registry of our own: no other ranks in the picture.
+    root = os.path.join(folder, "root")
+    if not os.path.exists(root):
+        os.makedirs(os.path.join(root, "dev", "shm"))
+        for name in ("proc", "sys"):
+            os.symlink("/" + name, os.path.join(root, name))
+    return {**environment, "LC_ALL": "C.UTF-8", "OFFLOAD_SYSROOT": root, "XDG_CACHE_HOME": os.path.join(folder, "cache"), **variables}
 
 
 def start_ranks(build, folder):

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 enum {
-  CHUNK = 1 << 15, /* elements of each array between looks at the clock: 512 KiB in all */
-  THREADS_MOST = 1024,
+  CHUNK = 1 << 15,   /* elements of each array between looks at the clock: 512 KiB in all */
+  THREADS_MOST = 64, /* more than any node's memory needs */
   NODES_MOST = 1024,
   PREFERRED = 1, /* MPOL_PREFERRED of linux/mempolicy.h */
 };
@@ -110,15 +110,12 @@ void probe_host_memory(struct probe *probe) {
         1ul << (unsigned)probe->node % (8 * sizeof(long));
     (void)syscall(SYS_mbind, memory, bytes, PREFERRED, mask, (unsigned long)NODES_MOST, 0u);
   }
-  crew->count = probe->threads < 1              ? 1
-                : probe->threads > THREADS_MOST ? THREADS_MOST
-                                                : probe->threads;
+  pthread_t threads[THREADS_MOST];
+  crew->count = probe->threads < THREADS_MOST ? probe->threads : THREADS_MOST;
   if (crew->count > bytes / chunk_bytes)
     crew->count = (unsigned)(bytes / chunk_bytes);
-  /* With every thread that can be had: where one is refused, the shares are laid out again for fewer. */
-  pthread_t threads[64];
-  if (crew->count > 64)
-    crew->count = 64; /* more than saturate any node's memory */
+  if (!crew->count)
+    goto end;
   lay_out(crew, memory, bytes);
   pthread_barrier_init(&crew->start, NULL, crew->count + 1);
   unsigned made = 0;

@@ -191,8 +191,12 @@ static char *text_of(const char *path) {
   if (file < 0)
     return NULL;
   char *text = malloc(FILE_MOST + 2);
+  if (!text) {
+    close(file);
+    return NULL;
+  }
   size_t used = 0;
-  ssize_t got = text ? 1 : -1;
+  ssize_t got = 1;
   while (got > 0 && used <= FILE_MOST) {
     got = read(file, text + used, FILE_MOST + 1 - used);
     if (got < 0 && errno == EINTR)

@@ -43,8 +43,7 @@ static bool first_word(const char *root, const char *path, char *word, size_t by
 
 bool rates_key_here(struct rates_key *key, const char *root, int version) {
   char module[48];
-  *key->driver = *key->gpu = 0;
-  key->drives = NULL;
+  *key = (struct rates_key){.drives = NULL};
   if (first_word(root, "/sys/module/nvidia/version", module, sizeof module))
     (void)snprintf(key->driver, sizeof key->driver, "%s", module);
   else if (version)

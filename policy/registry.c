@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -187,7 +188,7 @@ static bool join(char *problem, size_t bytes) {
   own.descriptor = descriptor;
   own.device = at.st_dev;
   own.inode = at.st_ino;
-  __atomic_store_n(&own.file, file, __ATOMIC_RELEASE);
+  atomic_store_explicit(&own.file, file, memory_order_release);
   return true;
 }
 
@@ -224,7 +225,7 @@ bool registry_join(const struct registry_entry *entry, char *problem, size_t pro
 }
 
 bool registry_joined(void) {
-  return __atomic_load_n(&own.file, __ATOMIC_RELAXED);
+  return atomic_load_explicit(&own.file, memory_order_relaxed);
 }
 
 void registry_forked(void) {
@@ -394,6 +395,15 @@ void registry_found(const struct registry_room *room, uint64_t memory_group) {
   pthread_mutex_unlock(&mutex);
 }
 
+void registry_device(int32_t device, const char *gpu) {
+  pthread_mutex_lock(&mutex);
+  own.entry.device = device;
+  snprintf(own.entry.gpu, sizeof own.entry.gpu, "%s", gpu);
+  if (own.file)
+    publish();
+  pthread_mutex_unlock(&mutex);
+}
+
 void registry_show(const struct registry_state *state) {
   pthread_mutex_lock(&mutex);
   own.entry.state = *state;
@@ -444,6 +454,6 @@ size_t registry_list(struct registry_entry *entries, size_t most) {
 }
 
 uint32_t registry_changes(void) {
-  const struct registry_file *file = __atomic_load_n(&own.file, __ATOMIC_ACQUIRE);
+  const struct registry_file *file = atomic_load_explicit(&own.file, memory_order_acquire);
   return file ? __atomic_load_n(&file->header.changes, __ATOMIC_RELAXED) : 0;
 }

@@ -94,6 +94,8 @@ enum registry_outcome registry_claim(const struct registry_claim *, const struct
 void registry_pinned(uint64_t bytes);
 /* The room that it measured, and in which group, for the others. */
 void registry_found(const struct registry_room *, uint64_t memory_group);
+/* The device that it steps on, and its PCI bus id or "". */
+void registry_device(int32_t device, const char *gpu);
 void registry_show(const struct registry_state *);
 
 /* What live ranks have together, this one included: on the machine, and those of its memory_group. */

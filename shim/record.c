@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "record.h"
 #include "../policy/metrics.h"
+#include "../policy/registry.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
+#include "../policy/show.h"
 #include "../policy/trace.h"
 #include "clock.h"
 #include "driver.h"
@@ -141,18 +143,24 @@ static void note_device(void) {
   CUdevice ordinal;
   device_noted_ns = now;
   if (atomic_load_explicit(&device, memory_order_relaxed) < 0 &&
-      driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)
+      driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS) {
+    char gpu[64] = "";
     atomic_store_explicit(&device, ordinal, memory_order_relaxed);
+    if (driver.cuDeviceGetPCIBusId)
+      (void)driver.cuDeviceGetPCIBusId(gpu, sizeof gpu, ordinal);
+    registry_device(ordinal, gpu);
+  }
   if (driver.cuMemGetInfo_v2 && driver.cuMemGetInfo_v2(&unused, &total) == CUDA_SUCCESS)
     report_memory_device(total - unused, total);
 }
 
 void record_step(size_t state_bytes) {
   int now = atomic_load_explicit(&recording, memory_order_relaxed);
-  if (now == NOTHING)
+  if (now == NOTHING && !registry_joined())
     return;
   report_memory_state(state_bytes);
   note_device();
+  show_step(process_config());
   if (now == UNDECIDED)
     atomic_store_explicit(&recording, begin() ? RUNNING : NOTHING, memory_order_release);
 }

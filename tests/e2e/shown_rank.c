@@ -23,6 +23,7 @@ int main(int argc, char **argv) {
                                  .job = strtoull(argv[3], NULL, 16),
                                  .program = "train.py"};
   snprintf(entry.gpu, sizeof entry.gpu, "0000:%x1:00.0", rank + 4);
+  registry_root(getenv("OFFLOAD_SYSROOT"));
   if (!registry_join(&entry, problem, sizeof problem)) {
     fprintf(stderr, "shown_rank: %s\n", problem);
     return 1;

@@ -10,8 +10,9 @@ RANK=$BUILD/tests/e2e/shown_rank
 setup() {
   cd "$BATS_TEST_TMPDIR" || return 1
   # A registry of this test's own.
-  export XDG_RUNTIME_DIR=$BATS_TEST_TMPDIR/run LC_ALL=C.UTF-8 COLUMNS=80
-  mkdir -m 700 "$XDG_RUNTIME_DIR"
+  export OFFLOAD_SYSROOT=$BATS_TEST_TMPDIR/root LC_ALL=C.UTF-8 COLUMNS=80
+  mkdir -p "$OFFLOAD_SYSROOT/dev/shm"
+  ln -s /proc /sys "$OFFLOAD_SYSROOT"
   ranks=()
 }
 
@@ -82,7 +83,7 @@ $1"
     # Every rank has state on the host, says so, and its device's memory is a bar.
     [ "$(grep -cE '^     device [█░]{16} +[0-9]+ % of .*host [0-9.]+ (KiB|MiB) ' seen)" -eq "$count" ]
     grep -qE "^offload top   $count ranks of 1 job" seen
-    [ "$(awk '{ print length($0) }' seen | sort -n | tail -n 1)" -le 80 ]
+    [ "$(wc -L <seen)" -le 80 ]
     kill "${ranks[@]}"
     wait "${ranks[@]}" || true
     until_shown 'No rank of yours' 1
