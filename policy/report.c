@@ -518,7 +518,7 @@ static int write_json(int fd, const void *context) {
 
 int report_write(const struct config *config, const char *path) {
   const struct writing writing = {config, false};
-  return report_file_write(path, write_json, &writing);
+  return report_file_write(path, &(struct file_contents){write_json, &writing});
 }
 
 /* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
@@ -533,7 +533,7 @@ static char *write_asked_for(const struct config *config, bool final, int *error
     *error = ENOMEM;
   else
     *error = report_file_path(config->report, path, PATH_BYTES)
-                 ? report_file_write(path, write_json, &writing)
+                 ? report_file_write(path, &(struct file_contents){write_json, &writing})
                  : ENAMETOOLONG;
   if (!*error)
     return path;
