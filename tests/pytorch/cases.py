@@ -142,10 +142,6 @@ class Test:
         now = self._now()
         return None if now is None else add(subtract(now, self._before), self._others)
 
-    def report(self):
-        """The library's report as it stands; None without it."""
-        return self._now()
-
     def record(self, name, value):
         """Keeps a tensor, a number or bytes for the comparison."""
         if name in self._names:
