@@ -6,7 +6,6 @@
 #include "../policy/registry.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
-#include "../policy/show.h"
 #include "../policy/trace.h"
 #include "clock.h"
 #include "driver.h"
@@ -151,7 +150,7 @@ static void note_device(void) {
 }
 
 /* To whoever looks at the node's ranks. The first steps may be before there is a registry. */
-static void show(void) {
+static void show_device(void) {
   const int ordinal = atomic_load_explicit(&device, memory_order_relaxed);
   if (!device_shown && ordinal >= 0 && registry_joined()) {
     char gpu[64] = "";
@@ -160,7 +159,6 @@ static void show(void) {
     registry_device(ordinal, gpu);
     device_shown = true;
   }
-  show_step(process_config());
 }
 
 void record_step(size_t state_bytes) {
@@ -169,7 +167,7 @@ void record_step(size_t state_bytes) {
     return;
   report_memory_state(state_bytes);
   note_device();
-  show();
+  show_device();
   if (now == UNDECIDED)
     atomic_store_explicit(&recording, begin() ? RUNNING : NOTHING, memory_order_release);
 }
