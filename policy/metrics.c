@@ -185,7 +185,7 @@ static int replace(const struct config *config, int device, bool running) {
     text->device = device;
     text->running = running;
     error = report_file_path(config->metrics, path, PATH_BYTES)
-                ? report_file_write(path, write_text, text)
+                ? report_file_write(path, &(struct file_contents){write_text, text})
                 : ENAMETOOLONG;
   }
   free(path);

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "registry.h"
 #include "registry_file.h"
+#include "report_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -175,7 +176,8 @@ static bool join(char *problem, size_t bytes) {
     return false;
   }
   struct registry_file *file = take_file(descriptor, problem, bytes);
-  const bool taken = file && !fstat(descriptor, &at) && take_slot(file, descriptor);
+  const bool taken =
+      file && file_look(descriptor, "", AT_EMPTY_PATH, &at) && take_slot(file, descriptor);
   unlock_ledger(descriptor);
   if (file && !taken) {
     say(problem, bytes, "all its slots are taken");
@@ -198,8 +200,8 @@ static bool still_joined(void) {
   struct stat at;
   if (!own.file)
     return false;
-  const bool ours =
-      !fstat(own.descriptor, &at) && at.st_dev == own.device && at.st_ino == own.inode;
+  const bool ours = file_look(own.descriptor, "", AT_EMPTY_PATH, &at) && at.st_dev == own.device &&
+                    at.st_ino == own.inode;
   if (ours && at.st_nlink)
     return true;
   if (ours)
@@ -244,7 +246,8 @@ void registry_leave(void) {
     write_slot(&file->slots[own.slot], &(struct registry_entry){0});
     note_change(file);
     own.file = NULL;
-    if (!fstat(own.descriptor, &at) && at.st_dev == own.device && at.st_ino == own.inode)
+    if (file_look(own.descriptor, "", AT_EMPTY_PATH, &at) && at.st_dev == own.device &&
+        at.st_ino == own.inode)
       close(own.descriptor);
     own.descriptor = -1;
   }

@@ -1,6 +1,7 @@
 /* See registry_file.h. A directory that anyone but us may write to or look into is not used: its figures could be anybody's. */
 #define _GNU_SOURCE
 #include "registry_file.h"
+#include "report_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static int own_directory(const char *path, bool make, char *why, size_t why_byte
     return -1;
   }
   const int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (directory < 0 || fstat(directory, &at)) {
+  if (directory < 0 || !file_look(directory, "", AT_EMPTY_PATH, &at)) {
     snprintf(why, why_bytes, "%.120s: %s", path, strerror(errno));
   } else if (at.st_uid != geteuid()) {
     snprintf(why, why_bytes, "%.120s belongs to user %u", path, (unsigned)at.st_uid);
@@ -41,7 +42,7 @@ static int own_file(int directory, const char *path, bool make, char *why, size_
   struct stat at;
   const int flags = O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   const int file = openat(directory, "node", flags | (make ? O_RDWR | O_CREAT : O_RDONLY), 0600);
-  if (file < 0 || fstat(file, &at))
+  if (file < 0 || !file_look(file, "", AT_EMPTY_PATH, &at))
     snprintf(why, why_bytes, "%.120s/node: %s", path, strerror(errno));
   else if (!S_ISREG(at.st_mode) || at.st_uid != geteuid() || at.st_mode & 077)
     snprintf(why, why_bytes, "%.120s/node is no file of ours alone", path);
@@ -89,7 +90,8 @@ int registry_file_open(const char *root, bool make, char *problem, size_t proble
 bool registry_file_good(int file) {
   struct registry_header header;
   struct stat at;
-  return !fstat(file, &at) && at.st_size >= (off_t)sizeof(struct registry_file) &&
+  return file_look(file, "", AT_EMPTY_PATH, &at) &&
+         at.st_size >= (off_t)sizeof(struct registry_file) &&
          pread(file, &header, sizeof header, 0) == (ssize_t)sizeof header &&
          !memcmp(header.magic, magic, sizeof magic) && header.version == VERSION &&
          header.slots == REGISTRY_SLOTS && header.slot_bytes == sizeof(struct registry_slot);

@@ -12,6 +12,7 @@
 #include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
+#include "report_node.h"
 #include "report_observed.h"
 #include "report_policy.h"
 #include "report_rates.h"
@@ -45,6 +46,7 @@ void report_reset(void) {
   report_free_forget();
   report_observed_forget();
   report_switch_forget();
+  report_node_forget();
   report_rates_forget();
   report_policy_forget();
   report_memory_forget();
@@ -501,6 +503,7 @@ static int write_json(int fd, const void *context) {
   report_observed_json(json);
   report_advice_json(json, writing->final);
   report_switch_json(json, writing->config);
+  report_node_json(json, writing->config);
   report_policy_json(json);
   report_steps_json(json);
   report_memory_json(json);
@@ -515,7 +518,7 @@ static int write_json(int fd, const void *context) {
 
 int report_write(const struct config *config, const char *path) {
   const struct writing writing = {config, false};
-  return report_file_write(path, write_json, &writing);
+  return report_file_write(path, &(struct file_contents){write_json, &writing});
 }
 
 /* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
@@ -530,7 +533,7 @@ static char *write_asked_for(const struct config *config, bool final, int *error
     *error = ENOMEM;
   else
     *error = report_file_path(config->report, path, PATH_BYTES)
-                 ? report_file_write(path, write_json, &writing)
+                 ? report_file_write(path, &(struct file_contents){write_json, &writing})
                  : ENAMETOOLONG;
   if (!*error)
     return path;

@@ -51,7 +51,8 @@ static bool worth_a_line(enum advice_kind kind) {
 
 void report_advice_lines(void) {
   enum { LINES = 2 };
-  const uint64_t least_bytes = (uint64_t)16 << 20; /* of state: below that nothing is worth a line */
+  const uint64_t least_bytes = (uint64_t)16
+                               << 20; /* of state: below that nothing is worth a line */
   size_t count, lines = 0;
   uint64_t state_bytes;
   struct advice *advice = advice_now(true, &count, &state_bytes);

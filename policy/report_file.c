@@ -63,7 +63,7 @@ static int close_report(int fd, int error) {
 
 /* Beside the file under another name, then renamed: a reader sees the old report or the new one,
  * never half of one. */
-static int write_regular(const char *path, file_writer *writer, const void *context) {
+static int write_regular(const char *path, const struct file_contents *contents) {
   static _Atomic unsigned written; /* threads may write one file at the same time */
   const size_t bytes = strlen(path) + 48;
   char *temporary = malloc(bytes);
@@ -72,7 +72,7 @@ static int write_regular(const char *path, file_writer *writer, const void *cont
   snprintf(temporary, bytes, "%s.%d.%u.tmp", path, (int)getpid(),
            atomic_fetch_add_explicit(&written, 1, memory_order_relaxed));
   const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  int error = fd < 0 ? errno : close_report(fd, writer(fd, context));
+  int error = fd < 0 ? errno : close_report(fd, contents->write(fd, contents->context));
   if (!error && rename(temporary, path) < 0)
     error = errno;
   if (error && fd >= 0)
@@ -82,8 +82,8 @@ static int write_regular(const char *path, file_writer *writer, const void *cont
 }
 
 /* A device, a FIFO or a socket is written as it is; `fd` is the way to it. */
-static int write_special(int fd, file_writer *writer, const void *context) {
-  return close_report(fd, writer(fd, context));
+static int write_special(int fd, const struct file_contents *contents) {
+  return close_report(fd, contents->write(fd, contents->context));
 }
 
 /* The kernel's structure is the C library's on both machines. */
@@ -106,7 +106,7 @@ static int same_as_output(const struct stat *file) {
 }
 
 /* What stands at the path is kept: only a regular file is replaced, behind links at their target. */
-static int put(const char *path, file_writer *writer, const void *context) {
+static int put(const char *path, const struct file_contents *contents) {
   struct stat file, link;
   if (strlen(path) >= PATH_BYTES)
     return ENAMETOOLONG;
@@ -115,14 +115,14 @@ static int put(const char *path, file_writer *writer, const void *context) {
       return errno;
     if (file_look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &link))
       return ENOENT; /* a link that leads nowhere */
-    return write_regular(path, writer, context);
+    return write_regular(path, contents);
   }
   int fd = same_as_output(&file);
   if (fd >= 0)
-    return write_special(fd, writer, context);
+    return write_special(fd, contents);
   if (S_ISREG(file.st_mode)) {
     char *target = realpath(path, NULL);
-    const int error = target ? write_regular(target, writer, context) : errno;
+    const int error = target ? write_regular(target, contents) : errno;
     free(target);
     return error;
   }
@@ -133,13 +133,13 @@ static int put(const char *path, file_writer *writer, const void *context) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags >= 0)
     (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-  return write_special(fd, writer, context);
+  return write_special(fd, contents);
 }
 
-int report_file_write(const char *path, file_writer *writer, const void *context) {
+int report_file_write(const char *path, const struct file_contents *contents) {
   struct write_hold hold;
   write_hold(&hold);
-  const int error = put(path, writer, context);
+  const int error = put(path, contents);
   write_release(&hold);
   return error;
 }

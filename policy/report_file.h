@@ -19,13 +19,16 @@ struct write_hold {
 void write_hold(struct write_hold *);
 void write_release(const struct write_hold *);
 
-/* Writes a file's contents; 0 or an errno. */
-typedef int file_writer(int fd, const void *context);
+/* What writes a file: `write` gives 0 or an errno. */
+struct file_contents {
+  int (*write)(int fd, const void *context);
+  const void *context;
+};
 
 /* The path that a setting means for this process: %p becomes its number, so that several processes under one setting each write
    a report of their own. False when it is too long. */
 bool report_file_path(const char *setting, char *path, size_t path_bytes);
 
 /* 0 or an errno; after an error what stood at the path is as it was. */
-int report_file_write(const char *path, file_writer *, const void *context);
+int report_file_write(const char *path, const struct file_contents *);
 #endif

@@ -41,13 +41,14 @@ bool report_observed_text(char *text, size_t bytes, bool *nothing) {
     *cost = 0; /* the reasons say why */
   else if (observed.foretold) {
     words_seconds((double)observed.exposed_ns / 1e9, exposed);
-    words_share(observed.step_ns ? (double)observed.exposed_ns / (double)observed.step_ns : 0, share);
-    (void)snprintf(cost, sizeof cost, ", foretold cost %s a step%s%s%s by %s, from %s rates", exposed,
-                   observed.step_ns ? " (" : "", observed.step_ns ? share : "",
+    words_share(observed.step_ns ? (double)observed.exposed_ns / (double)observed.step_ns : 0,
+                share);
+    (void)snprintf(cost, sizeof cost, ", foretold cost %s a step%s%s%s by %s, from %s rates",
+                   exposed, observed.step_ns ? " (" : "", observed.step_ns ? share : "",
                    observed.step_ns ? ")" : "", observed.way, observed.rates);
   }
-  (void)snprintf(text, bytes, "would move %s of %s of optimizer state in %llu tensors%s", move, state,
-                 (unsigned long long)observed.tensors, cost);
+  (void)snprintf(text, bytes, "would move %s of %s of optimizer state in %llu tensors%s", move,
+                 state, (unsigned long long)observed.tensors, cost);
   return true;
 }
 

@@ -10,12 +10,13 @@
 struct report_observed {
   uint64_t state_bytes; /* that a step names; 0: nothing was observed */
   uint64_t tensors;
-  uint64_t movable_bytes; /* of these, in pieces that hold nothing else, in allocations that may move */
-  bool possible;          /* the driver makes host memory for it */
-  uint64_t budget_bytes;  /* of host memory */
-  uint64_t move_bytes;    /* that would move: within the budget and OFFLOAD_FREE */
-  bool foretold;          /* what follows is known */
-  const char *way;        /* the cheapest */
+  uint64_t
+      movable_bytes; /* of these, in pieces that hold nothing else, in allocations that may move */
+  bool possible;     /* the driver makes host memory for it */
+  uint64_t budget_bytes; /* of host memory */
+  uint64_t move_bytes;   /* that would move: within the budget and OFFLOAD_FREE */
+  bool foretold;         /* what follows is known */
+  const char *way;       /* the cheapest */
   uint64_t exposed_ns, hidden_ns;
   uint64_t step_ns;  /* a whole step as it is now; 0: not known */
   const char *rates; /* "measured", "told", "assumed" */

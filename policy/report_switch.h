@@ -6,11 +6,11 @@
 #include "json.h"
 
 struct report_switch {
-  bool used;                                            /* the signal came and was acted upon */
-  bool whole;                                           /* and nothing is left to come home */
-  uint64_t step;                                        /* after which it was */
-  uint64_t home_bytes;                                  /* that came home by it */
-  uint64_t host_bytes, drive_bytes;                     /* that are not home yet */
+  bool used;                                             /* the signal came and was acted upon */
+  bool whole;                                            /* and nothing is left to come home */
+  uint64_t step;                                         /* after which it was */
+  uint64_t home_bytes;                                   /* that came home by it */
+  uint64_t host_bytes, drive_bytes;                      /* that are not home yet */
   uint64_t released_device_bytes, released_pinned_bytes; /* of staging and scratch */
 };
 void report_switch(const struct report_switch *);

@@ -178,7 +178,7 @@ static int replace(const struct config *config) {
   if (picture && path && take_picture(picture)) {
     picture->config = config;
     error = report_file_path(config->trace, path, PATH_BYTES)
-                ? report_file_write(path, write_picture, &picture)
+                ? report_file_write(path, &(struct file_contents){write_picture, &picture})
                 : ENAMETOOLONG;
   }
   if (picture)

@@ -81,13 +81,15 @@ void amount_tell(const struct view *view, size_t left) {
     snprintf(why, sizeof why, "OFFLOAD_FREE has no effect with OFFLOAD_MODE=%s",
              config_mode_name(process_config()->mode));
   else if (away < asked->bytes && left)
-    snprintf(why, sizeof why,
-             "the host memory budget (%s) and drives have room for no more; raise OFFLOAD_HOST_MEMORY "
-             "or OFFLOAD_NVME_LIMIT",
-             report.budget_limited_by);
+    snprintf(
+        why, sizeof why,
+        "the host memory budget (%s) and drives have room for no more; raise OFFLOAD_HOST_MEMORY "
+        "or OFFLOAD_NVME_LIMIT",
+        report.budget_limited_by);
   else if (away < asked->bytes)
     snprintf(why, sizeof why,
-             "no more can move: the last step named %zu bytes of state, and what of it shares pieces with "
+             "no more can move: the last step named %zu bytes of state, and what of it shares "
+             "pieces with "
              "other memory, lies elsewhere or is new stays",
              known);
   report_free(device, away, why);
@@ -108,7 +110,8 @@ void amount_evicted(struct pace *pace) {
   if (!pace->wait_steps)
     pace->wait_steps = AMOUNT_WAIT_LEAST;
   else if (grown && pace->step - pace->grown_step <= SOON * pace->wait_steps)
-    pace->wait_steps = 2 * pace->wait_steps < AMOUNT_WAIT_MOST ? 2 * pace->wait_steps : AMOUNT_WAIT_MOST;
+    pace->wait_steps =
+        2 * pace->wait_steps < AMOUNT_WAIT_MOST ? 2 * pace->wait_steps : AMOUNT_WAIT_MOST;
   else if (grown)
     pace->wait_steps = AMOUNT_WAIT_LEAST;
   pace->evicted_step = pace->step;
@@ -156,8 +159,8 @@ struct items amount_regrow(const struct view *view, struct pace *pace) {
   for (size_t i = 0; i < view->range_count; i++)
     for (uint32_t k = 0; k < view->ranges[i]->piece_count; k++) {
       struct piece *piece = &view->ranges[i]->pieces[k];
-      const bool away = piece->tier != PIECE_DEVICE && piece->plan == PLAN_STAY &&
-                        range_movable(view->ranges[i]);
+      const bool away =
+          piece->tier != PIECE_DEVICE && piece->plan == PLAN_STAY && range_movable(view->ranges[i]);
       piece->plan = away ? PLAN_HOME : PLAN_STAY;
       if (away)
         piece_bytes = view->ranges[i]->piece_bytes;

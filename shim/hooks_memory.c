@@ -40,9 +40,8 @@ static CUresult map_for_question(struct range *range, CUdeviceptr pointer) {
 }
 
 static bool may_move(void *return_address) {
-  return !switch_off() &&
-         !atomic_load_explicit(&native_only, memory_order_relaxed) && !process_capture_open() &&
-         caller_may_move(return_address);
+  return !switch_off() && !atomic_load_explicit(&native_only, memory_order_relaxed) &&
+         !process_capture_open() && caller_may_move(return_address);
 }
 
 /* `call`, once more when that gave staging back. */

@@ -101,7 +101,8 @@ NCCL(ncclBroadcast,
      WRITES(receive, count); DIVIDED(count))
 NCCL(ncclBcast,
      (void *buffer, size_t count, int type, int root, void *communicator, CUstream stream),
-     (buffer, count, type, root, communicator, stream), WRITES(buffer, count); DIVIDED(count))
+     (buffer, count, type, root, communicator, stream), WRITES(buffer, count);
+     DIVIDED(count))
 NCCL(ncclAlltoAll,
      (const void *send, void *receive, size_t count, int type, void *communicator, CUstream stream),
      (send, receive, count, type, communicator, stream), READS(send, OF_ALL);

@@ -36,8 +36,7 @@ static struct extent_of extent_of(const struct moment *moment, size_t piece_byte
     extent.base = moment->range->base;
     extent.bytes = moment->range->bytes;
   } else if (pressure_native_find(moment->address, &native) && native.movable &&
-             native.bytes > piece_bytes / 2 &&
-             extent.end <= native.pointer + native.bytes) {
+             native.bytes > piece_bytes / 2 && extent.end <= native.pointer + native.bytes) {
     extent.base = native.pointer;
     extent.bytes = native.bytes;
   } else {
@@ -46,7 +45,8 @@ static struct extent_of extent_of(const struct moment *moment, size_t piece_byte
   const size_t grain = COVERAGE_GRAIN;
   extent.start = extent.base + (extent.start - extent.base) / grain * grain;
   extent.end = extent.base + (extent.end - extent.base + grain - 1) / grain * grain;
-  if (extent.end >= extent.base + extent.bytes) /* the last piece's tail beyond the request is nobody's */
+  if (extent.end >=
+      extent.base + extent.bytes) /* the last piece's tail beyond the request is nobody's */
     extent.end = extent.base + (extent.bytes + piece_bytes - 1) / piece_bytes * piece_bytes;
   return extent;
 }
@@ -59,7 +59,8 @@ static size_t whole_bytes(uintptr_t start, uintptr_t end, uintptr_t base, size_t
 }
 
 static size_t movable_bytes(const struct view *view, size_t piece_bytes) {
-  struct extent_of *extents = malloc((view->moment_count ? view->moment_count : 1) * sizeof *extents);
+  struct extent_of *extents =
+      malloc((view->moment_count ? view->moment_count : 1) * sizeof *extents);
   size_t count = 0, bytes = 0;
   for (size_t i = 0; extents && i < view->moment_count; i++) {
     const struct extent_of extent = extent_of(&view->moments[i], piece_bytes);
@@ -70,7 +71,8 @@ static size_t movable_bytes(const struct view *view, size_t piece_bytes) {
     qsort(extents, count, sizeof *extents, by_start);
   for (size_t i = 0, next; i < count; i = next) {
     uintptr_t end = extents[i].end;
-    for (next = i + 1; next < count && extents[next].base == extents[i].base && extents[next].start <= end;
+    for (next = i + 1;
+         next < count && extents[next].base == extents[i].base && extents[next].start <= end;
          next++)
       end = extents[next].end > end ? extents[next].end : end;
     bytes += whole_bytes(extents[i].start, end, extents[i].base, piece_bytes);

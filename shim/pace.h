@@ -13,7 +13,8 @@ struct pace {
   uint64_t put_off_until, put_off_steps;
   uint64_t unreadable; /* touch_unreadable_count when the last step was settled */
   bool readable;       /* and whether it was the same a step before */
-  uint64_t evicted_step, grown_step, wait_steps; /* of the last eviction and of what came back after it; how long it waits (amount.c) */
+  uint64_t evicted_step, grown_step,
+      wait_steps; /* of the last eviction and of what came back after it; how long it waits (amount.c) */
 };
 
 /* The pace of the current context, begun if there is none; NULL without a context, or (a reason is

@@ -47,9 +47,7 @@ void pressure_satisfied(size_t bytes) {
 /* ---- how much the program has ---- */
 
 enum { DEVICES_MOST = 64 };
-static struct level {
-  _Atomic int64_t live, most;
-} levels[DEVICES_MOST];
+static struct level { _Atomic int64_t live, most; } levels[DEVICES_MOST];
 
 static struct level *level_of(CUdevice device) {
   static struct level none; /* of devices beyond those, together */
@@ -60,9 +58,8 @@ void pressure_count(CUdevice device, int64_t bytes) {
   struct level *level = level_of(device);
   const int64_t now = atomic_fetch_add_explicit(&level->live, bytes, memory_order_relaxed) + bytes;
   int64_t most = atomic_load_explicit(&level->most, memory_order_relaxed);
-  while (now > most &&
-         !atomic_compare_exchange_weak_explicit(&level->most, &most, now, memory_order_relaxed,
-                                                memory_order_relaxed))
+  while (now > most && !atomic_compare_exchange_weak_explicit(
+                           &level->most, &most, now, memory_order_relaxed, memory_order_relaxed))
     ;
 }
 
@@ -117,7 +114,8 @@ void pressure_native_allocated(CUdeviceptr pointer, size_t bytes, bool movable) 
   size_t i = native_position(pointer);
   if (i && natives[i - 1].pointer == pointer) {
     pressure_count(natives[i - 1].device, -(int64_t)natives[i - 1].bytes);
-    natives[i - 1] = (struct native_allocation){pointer, bytes, device, movable}; /* its free went past us */
+    natives[i - 1] =
+        (struct native_allocation){pointer, bytes, device, movable}; /* its free went past us */
     pressure_count(device, (int64_t)bytes);
   } else if (native_count < native_room) {
     memmove(natives + i + 1, natives + i, (native_count - i) * sizeof *natives);
@@ -184,7 +182,8 @@ static CUresult help_by_eviction(CUdeviceptr *pointer, size_t bytes) {
 }
 
 static bool may_overflow(size_t bytes) {
-  return process_config()->overflow && !switch_off() && state_step() <= 1 && step_adam_seen() && repeats_live(bytes);
+  return process_config()->overflow && !switch_off() && state_step() <= 1 && step_adam_seen() &&
+         repeats_live(bytes);
 }
 
 /* The driver's own memory for a request that as pieces would take more than it asks for. */

@@ -23,11 +23,11 @@
 
 enum { CONTEXTS_MOST = 64 };
 
-static _Atomic bool asked;          /* by the handler */
-static _Atomic bool off;            /* acted upon */
-static struct report_switch told;   /* under the enqueue lock */
-static _Atomic bool news;           /* for switch_tell */
-static uint64_t tried_step;         /* state_step() of the last try; under the enqueue lock */
+static _Atomic bool asked;        /* by the handler */
+static _Atomic bool off;          /* acted upon */
+static struct report_switch told; /* under the enqueue lock */
+static _Atomic bool news;         /* for switch_tell */
+static uint64_t tried_step;       /* state_step() of the last try; under the enqueue lock */
 
 /* ---- the signal ---- */
 
@@ -113,8 +113,8 @@ static CUresult bring_context(CUcontext context, CUstream stream, bool wait) {
   for (size_t i = 0; i < view.range_count; i++)
     for (uint32_t k = 0; k < view.ranges[i]->piece_count; k++) {
       struct piece *piece = &view.ranges[i]->pieces[k];
-      piece->plan = piece->tier != PIECE_DEVICE && range_movable(view.ranges[i]) ? PLAN_HOME
-                                                                                 : PLAN_STAY;
+      piece->plan =
+          piece->tier != PIECE_DEVICE && range_movable(view.ranges[i]) ? PLAN_HOME : PLAN_STAY;
     }
   struct items known = view_planned(&view, PLAN_HOME, false), others = view_home(&view);
   CUresult result = bring(&known, stream, wait);
@@ -134,9 +134,9 @@ static bool idle(const struct ring *ring, CUcontext context, unsigned looks) {
   struct frames *frames = frames_find(context);
   for (unsigned i = 0; i < looks; i++) {
     const bool worked = ring && ring->worker && !worker_wait_idle(ring->worker, LOOK_NS);
-    const bool queued =
-        ring && ring->opened && (driver.cuStreamQuery(ring->down) || driver.cuStreamQuery(ring->up) ||
-                                 driver.cuStreamQuery(ring->scratch));
+    const bool queued = ring && ring->opened &&
+                        (driver.cuStreamQuery(ring->down) || driver.cuStreamQuery(ring->up) ||
+                         driver.cuStreamQuery(ring->scratch));
     if (!worked && !queued && (!frames || frames_idle(frames, LOOK_NS)))
       return true;
   }
@@ -258,15 +258,18 @@ void switch_tell(void) {
   report_size_text(now.home_bytes, home);
   report_size_text(away, stays);
   if (atomic_exchange(&said, true))
-    report_notice("what had stayed when SIG%s switched off has come home: %s in all; everything passes "
-                  "through from now on",
-                  name, home);
+    report_notice(
+        "what had stayed when SIG%s switched off has come home: %s in all; everything passes "
+        "through from now on",
+        name, home);
   else if (away)
-    report_notice("switched off by SIG%s at step %llu: %s came home; %s stays on the host because the "
-                  "device has no room or graphs name its memory: stepped by the program's kernel, in place",
-                  name, (unsigned long long)now.step, home, stays);
+    report_notice(
+        "switched off by SIG%s at step %llu: %s came home; %s stays on the host because the "
+        "device has no room or graphs name its memory: stepped by the program's kernel, in place",
+        name, (unsigned long long)now.step, home, stays);
   else
-    report_notice("switched off by SIG%s at step %llu: %s came home; everything passes through from now on",
-                  name, (unsigned long long)now.step, home);
+    report_notice(
+        "switched off by SIG%s at step %llu: %s came home; everything passes through from now on",
+        name, (unsigned long long)now.step, home);
   report_now(process_config());
 }

@@ -7,7 +7,8 @@ tests/mutants.def is an INI file, one section a mutant:
   find     the text to replace; white space matches any white space; must occur exactly once
   replace  what stands there instead ('' removes it)
   test     a bats file and a filter (a regular expression of test names), separated by ' :: ', run against the mutant
-           library, or a file of tests/pytorch and the name of a case; the same after 'gpu ', run against the simulated driver and gpu-probe of the mutated tree; or
+           library, or a file of tests/pytorch and the name of a case; the same after 'gpu ', run against the simulated driver and gpu-probe of the mutated tree, or
+           after 'program ', run against its `offload` and what belongs to that; or
            'unit NAME', a unit-test program of the mutated tree
 A mutant is caught when the build of its test or the test fails (a mutant library that does not build is an error, not a catch).
 
@@ -50,12 +51,15 @@ def mutated(root, mutant):
 
 
 def parts(test):
-    """Kind ('unit', 'gpu', 'bats' or 'python'), file or program, and name of the test that a mutant names."""
+    """Kind ('unit', 'gpu', 'program', 'bats' or 'python'), file or program, and name of the test that a mutant names."""
     if test.startswith("unit "):
         return "unit", test[5:].strip(), ""
-    gpu = test.startswith("gpu ")
-    file, _, name = (part.strip() for part in (test[4:] if gpu else test).partition("::"))
-    return ("gpu" if gpu else "python" if file.endswith(".py") else "bats"), file, name
+    for kind in ("gpu", "program"):
+        if test.startswith(kind + " "):
+            file, _, name = (part.strip() for part in test[len(kind):].partition("::"))
+            return kind, file, name
+    file, _, name = (part.strip() for part in test.partition("::"))
+    return ("python" if file.endswith(".py") else "bats"), file, name
 
 
 def stale(mutant):
@@ -155,6 +159,9 @@ def mutate(name, mutant):
         return verdict_of(code, out), first_failure(out)
     if kind == "gpu":
         programs = ["build/gpusim/libcuda.so.1", "build/gpusim/run", "build/gpu/gpu-probe"]
+        env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
+    elif kind == "program":
+        programs = ["build/offload", "build/liboffload.so", "build/liboffload-adam.so", "build/gpusim/libcuda.so.1", "build/gpusim/run", "build/man/made"]
         env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
     else:
         programs = ["build/liboffload.so", "build/liboffload-adam.so"]

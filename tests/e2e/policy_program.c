@@ -160,7 +160,8 @@ static void tell_where(int n) {
 
 static void ask_report(int n) {
   char path[4096];
-  int (*write)(const char *) = (int (*)(const char *))(uintptr_t)dlsym(RTLD_DEFAULT, "offload_report");
+  int (*write)(const char *) =
+      (int (*)(const char *))(uintptr_t)dlsym(RTLD_DEFAULT, "offload_report");
   snprintf(path, sizeof path, "%s.%d", setting("report"), n);
   const int error = write ? write(path) : 0;
   if (error)

@@ -24,7 +24,8 @@ enum { PIECE = 65536, DEVICE_BYTES = 64 * PIECE };
  * capture, no Adam. */
 extern struct config config;
 extern uint64_t budget_bytes;
-extern size_t observed_steps, observed_moments; /* that OFFLOAD_MODE=observe was told of; moments of the last */
+extern size_t observed_steps,
+    observed_moments; /* that OFFLOAD_MODE=observe was told of; moments of the last */
 extern _Atomic bool capture_open, adam_seen, stopped;
 extern char stop_reason[512]; /* the last */
 
