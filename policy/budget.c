@@ -7,6 +7,8 @@
    root is asked, in both hierarchies (a machine may mount v1 and v2 at once). */
 #include "budget.h"
 #include "groups.h"
+#include "report_file.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +74,8 @@ struct room {
 static uint64_t identity(const char *root, const char *directory) {
   static char path[PATH_BYTES];
   struct stat at;
-  if (snprintf(path, sizeof path, "%s%s", root, directory) >= (int)sizeof path || stat(path, &at))
+  if (snprintf(path, sizeof path, "%s%s", root, directory) >= (int)sizeof path ||
+      !file_look(AT_FDCWD, path, 0, &at))
     return 1;
   return ((uint64_t)at.st_dev << 40 ^ (uint64_t)at.st_ino) | (uint64_t)1 << 63;
 }

@@ -2,7 +2,7 @@
 POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/trace.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
-POLICY_SRC += policy/advice.c policy/words.c policy/show.c
+POLICY_SRC += policy/advice.c policy/words.c
 POLICY_SRC += policy/rates_cache.c
 # The ranks of a node.
 NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c policy/share.c

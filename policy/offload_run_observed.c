@@ -176,6 +176,10 @@ static void say_observed(const struct observed *observed) {
   }
   for (unsigned i = 0; i < sum.sentence_count; i++)
     say("observed: %s", sum.sentences[i]);
+  if (observed->directory[0] && sum.reports)
+    say("observed: its reports were temporary: --report FILE keeps one, `offload report FILE` "
+        "shows "
+        "it");
 }
 
 void observed_end(struct observed *observed, bool ran) {

@@ -20,6 +20,8 @@ const struct plan_optimizer plan_optimizers[] = {
 
 enum { NAMES_MOST = 32 };
 static const double flops_a_token = 6, utilisation = 0.5;
+/* Slots of OFFLOAD_DEVICE_STAGING; the CPU step has four of at most 16 MiB in all, each two parts of floats (shim/ring.c, shim/staging.c). */
+static const double stream_slots = 16, cpu_slots = 4, cpu_staging_most = 16 << 20;
 static const double chunk_elements = 65536, chunks_a_launch = 320; /* PyTorch's lists */
 
 const char *plan_shard_name(enum plan_shard shard) {
@@ -154,6 +156,13 @@ static void place(const struct plan_request *request, const struct kind *kind, s
   sum_up(request, &plan->with);
 }
 
+/* Elements of a slot, in whole chunks. */
+static double cpu_piece(double staging_bytes) {
+  const double part = smaller(staging_bytes, cpu_staging_most) / cpu_slots / 2;
+  const double chunks = (part - 64) / 4 / chunk_elements;
+  return (chunks > 1 ? (double)(uint64_t)chunks : 1) * chunk_elements;
+}
+
 static void foretell(const struct plan_request *request, const struct kind *kind,
                      struct plan *plan) {
   struct cost_input *input = &plan->input;
@@ -165,6 +174,8 @@ static void foretell(const struct plan_request *request, const struct kind *kind
                                .staged = request->staging_bytes / kind->family.state,
                                .threads = request->threads,
                                .sharers = request->gpus};
+  input->cpu_piece = cpu_piece(request->staging_bytes);
+  input->stream_piece = request->staging_bytes / stream_slots / kind->family.state;
   input->launches = (unsigned)(plan->elements / chunk_elements / chunks_a_launch) + 1;
   if (request->tokens > 0 && request->bf16_flops > 0)
     plan->compute = flops_a_token * request->model.active * request->tokens /

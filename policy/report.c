@@ -12,6 +12,7 @@
 #include "report_free.h"
 #include "report_line.h"
 #include "report_memory.h"
+#include "report_node.h"
 #include "report_observed.h"
 #include "report_policy.h"
 #include "report_rates.h"
@@ -45,6 +46,7 @@ void report_reset(void) {
   report_free_forget();
   report_observed_forget();
   report_switch_forget();
+  report_node_forget();
   report_rates_forget();
   report_policy_forget();
   report_memory_forget();
@@ -501,6 +503,7 @@ static int write_json(int fd, const void *context) {
   report_observed_json(json);
   report_advice_json(json, writing->final);
   report_switch_json(json, writing->config);
+  report_node_json(json, writing->config);
   report_policy_json(json);
   report_steps_json(json);
   report_memory_json(json);

@@ -61,22 +61,61 @@ static int close_report(int fd, int error) {
   return close(fd) < 0 && !error ? errno : error;
 }
 
+/* A new file in the folder of `path`, which has no name yet: a process that is killed while it writes leaves nothing. -1 where files without
+   names, or giving them one, can't be had. `folder` has room for the path. */
+static int open_unnamed(const char *path, char *folder) {
+  const char *slash = strrchr(path, '/');
+  const size_t bytes = slash ? (size_t)(slash - path) + 1 : 0;
+  memcpy(folder, slash ? path : ".", slash ? bytes : 1);
+  folder[slash ? bytes : 1] = 0;
+  return access("/proc/self/fd", X_OK) ? -1 : open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644);
+}
+
+/* The contents under a name that appears when they are whole. False where that can't be had. */
+static bool write_unnamed(const char *path, const struct file_contents *contents, char *folder,
+                          int *error, const char *name) {
+  char self[48];
+  const int fd = open_unnamed(path, folder);
+  if (fd < 0)
+    return false;
+  *error = contents->write(fd, contents->context);
+  (void)snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  const bool done = *error || linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+  const bool closed = !close_report(fd, 0);
+  if (done && !*error && !closed) {
+    *error = EIO;
+    unlink(name);
+  }
+  return done;
+}
+
+static int write_named(const char *name, const struct file_contents *contents) {
+  const int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0)
+    return errno;
+  const int error = close_report(fd, contents->write(fd, contents->context));
+  if (error)
+    unlink(name);
+  return error;
+}
+
 /* Beside the file under another name, then renamed: a reader sees the old report or the new one,
  * never half of one. */
 static int write_regular(const char *path, const struct file_contents *contents) {
   static _Atomic unsigned written; /* threads may write one file at the same time */
   const size_t bytes = strlen(path) + 48;
-  char *temporary = malloc(bytes);
+  char *temporary = malloc(2 * bytes);
   if (!temporary)
     return ENOMEM;
   snprintf(temporary, bytes, "%s.%d.%u.tmp", path, (int)getpid(),
            atomic_fetch_add_explicit(&written, 1, memory_order_relaxed));
-  const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  int error = fd < 0 ? errno : close_report(fd, contents->write(fd, contents->context));
-  if (!error && rename(temporary, path) < 0)
+  int error = 0;
+  if (!write_unnamed(path, contents, temporary + bytes, &error, temporary))
+    error = write_named(temporary, contents);
+  if (!error && rename(temporary, path) < 0) {
     error = errno;
-  if (error && fd >= 0)
     unlink(temporary);
+  }
   free(temporary);
   return error;
 }

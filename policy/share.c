@@ -55,7 +55,6 @@ static void measure(const struct config *config) {
   struct registry_sums
       sums; /* before the rooms: what is pinned between the two is then counted as used, not twice as free */
   struct budget_rooms now;
-  node_join(config);
   registry_sum(&sums);
   if (!sums.live)
     sums.machine.pinned_bytes = sums.group.pinned_bytes = own.state + own.staging;
@@ -165,6 +164,7 @@ static uint64_t left_by_others(const struct config *config, bool staging) {
 }
 
 uint64_t share_room(const struct config *config) {
+  node_join(config);
   pthread_mutex_lock(&mutex);
   measure_when_due(config, 0);
   const uint64_t mine = less(own.budget.bytes, own.state), left = left_by_others(config, false);
@@ -173,6 +173,7 @@ uint64_t share_room(const struct config *config) {
 }
 
 uint64_t share_limit(const struct config *config) {
+  node_join(config);
   pthread_mutex_lock(&mutex);
   measure_when_due(config, 0);
   const uint64_t limit = own.budget.bytes;
@@ -181,6 +182,7 @@ uint64_t share_limit(const struct config *config) {
 }
 
 bool share_take(const struct config *config, uint64_t bytes, bool beyond, const char **news) {
+  node_join(config);
   pthread_mutex_lock(&mutex);
   measure_when_due(config, bytes);
   const bool mine = beyond || less(own.budget.bytes, own.state) >= bytes;
@@ -209,6 +211,7 @@ void share_give(uint64_t bytes) {
 
 bool share_stage(const struct config *config, uint64_t bytes, char *why, size_t why_bytes) {
   uint64_t left = 0;
+  node_join(config);
   pthread_mutex_lock(&mutex);
   measure_when_due(config, 0);
   const struct registry_bounds bounds = bounds_of(config);
@@ -246,6 +249,7 @@ void share_unstage(uint64_t bytes) {
 }
 
 uint64_t share_staging_room(const struct config *config) {
+  node_join(config);
   pthread_mutex_lock(&mutex);
   measure_when_due(config, 0);
   const uint64_t left = left_by_others(config, true);

@@ -3,6 +3,8 @@
 #include "choose.h"
 #include "../policy/decide.h"
 #include "../policy/node.h"
+#include "../policy/ranks.h"
+#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
 #include "measure.h"
@@ -132,13 +134,7 @@ static void fill_staging(struct cost_input *input, const struct plan *plan) {
 }
 
 static unsigned step_threads(const struct ring *ring) {
-  static unsigned threads; /* reading affinity and quotas takes files */
-  if (ring && ring->worker)
-    return worker_threads(ring->worker);
-  const struct config *config = process_config();
-  if (!threads)
-    threads = config->threads ? config->threads : node_threads(config, 1);
-  return threads;
+  return ring && ring->worker ? worker_threads(ring->worker) : node_threads(process_config(), 1);
 }
 
 static double compute_seconds(void) {

@@ -76,8 +76,10 @@ static void at_exit(void) {
   (void)stop();
   step_finish();
   wear_report();
+  node_finish(&settings);
   record_finish();
   report_finish(&settings);
+  node_leave();
 }
 
 __attribute__((visibility("default"))) int offload_report(const char *path) {

@@ -6,7 +6,6 @@
 #include "../policy/registry.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
-#include "../policy/show.h"
 #include "../policy/trace.h"
 #include "clock.h"
 #include "driver.h"
@@ -160,7 +159,6 @@ void record_step(size_t state_bytes) {
     return;
   report_memory_state(state_bytes);
   note_device();
-  show_step(process_config());
   if (now == UNDECIDED)
     atomic_store_explicit(&recording, begin() ? RUNNING : NOTHING, memory_order_release);
 }

@@ -20,6 +20,7 @@
 #include "process.h"
 #include "quiet.h"
 #include "range.h"
+#include "rank.h"
 #include "record.h"
 #include "state.h"
 #include "switch.h"
@@ -248,6 +249,12 @@ static size_t staging_useful(void) {
   return named.last > named.present ? named.last : named.present;
 }
 
+static size_t named_bytes(const struct plan *plan) {
+  const struct family *family = &plan->function->family;
+  return (size_t)(plan->ours_elements + plan->rest_elements) * family_states(family) *
+         family->state_bytes;
+}
+
 static void count_named(const struct plan *plan) {
   if (named.step != state_step()) {
     named.last = named.present, named.present = 0;
@@ -255,9 +262,7 @@ static void count_named(const struct plan *plan) {
     facts_step(named.last);
   }
   named.step = state_step();
-  const struct family *family = &plan->function->family;
-  named.present +=
-      (plan->ours_elements + plan->rest_elements) * family_states(family) * family->state_bytes;
+  named.present += named_bytes(plan);
 }
 
 /* Where the launch lies in OFFLOAD_TRACE. */
@@ -408,6 +413,9 @@ static CUresult carry_out(struct plan *plan) {
     return result;
   part_blocks(plan, range_any_host());
   count_named(plan);
+  rank_launch(tensors, tensor_count, named_bytes(plan),
+              (size_t)(plan->ours_elements + plan->rest_elements) *
+                  plan->function->family.parameter_bytes);
   note_launch();
   if (row) {
     atomic_fetch_add_explicit(&row->launches, 1, memory_order_relaxed);

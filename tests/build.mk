@@ -75,8 +75,14 @@ test-long:
 	OFFLOAD_TEST_SEEDS="$$(seq -s ' ' 1 12)" OFFLOAD_TEST_KILLS=200 OFFLOAD_TEST_FLAT_STEPS=10000 TESTED_WHOLE=1 $(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory test-releases
 	$(MAKE) --no-print-directory kernel-table
+	$(MAKE) --no-print-directory predict
 	$(MAKE) --no-print-directory test-mutants
 	$(MAKE) --no-print-directory check
+
+## predict: what the library foretells of steps against the simulated clock, for every machine, size and type of tests/predict.py
+.PHONY: predict
+predict: all test-programs
+	$(PYTHON) tests/predict.py --build $(B) --out $(B)/predict.json
 
 # Training steps on the simulated clock.
 TRAIN_STEP := $(B)/tests/e2e/train_step

@@ -75,7 +75,8 @@ def run(build, kind, mode, share, rates=None, cases=()):
     with tempfile.TemporaryDirectory() as folder:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSIM_", "OFFLOAD_"))}
         environment.pop("LD_PRELOAD", None)
-        environment.update(GPUSIM_PROFILE="h200", GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
+        # A node of its own: other processes' ranks would share its host memory.
+        environment.update(XDG_RUNTIME_DIR=folder, GPUSIM_PROFILE="h200", GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
         if cases:
             with open(f"{folder}/replays", "w", encoding="utf-8") as file:
                 file.writelines(replay_line(model, case, mode) for case in cases)

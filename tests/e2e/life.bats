@@ -17,6 +17,7 @@ unset OFFLOAD_THREADS
 setup() {
   cd "$BATS_TEST_TMPDIR" || return 1
   export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache TMPDIR=$BATS_TEST_TMPDIR/tmp LIFE_MARK=$BATS_TEST_TMPDIR
+  export OFFLOAD_TEST_RECORD_MS=2 # the recorder is at work all the time
   mkdir -p "$TMPDIR"
   set -o pipefail
 }
@@ -49,6 +50,9 @@ said() {
     return 1
   fi
 }
+
+# unfinished: if there is a report, it is one of those that are written meanwhile, whole.
+unfinished() { [ ! -e report.json ] || [ "$(report '.final')" = false ]; }
 
 # stepped MODE: state moved and steps ran by this mode, whatever the program's status.
 stepped() {
@@ -176,7 +180,7 @@ left() {
     same
     grep -q '^child daemon: .* 1 threads' with.out
     [ "$(grep -c '' with.err)" -eq 1 ] # the parent moved state
-    [ ! -e report.json ]
+    unfinished
   done
 }
 
@@ -300,7 +304,7 @@ loaders() {
       grep -q '^liboffload: moved ' with.err
       grep -q '^in flight: yes$' with.out
       same
-      [ ! -e report.json ]
+      unfinished
     done
   done
   left >after
@@ -327,7 +331,7 @@ loaders() {
       grep -q '^liboffload: moved ' with.err
     done
   done
-  [ ! -e report.json ]
+  unfinished
   left >after
   diff before after
 }

@@ -128,6 +128,7 @@ refused() {
   planned '(.ways.direct.seconds | near(7 * 8 / 35.2)) and (.ways.stay.seconds / (7 * 28 / 4800) | . >= 1 and . < 1.05)' 7B --gpu h200
   planned '[.ways[] | (.exposed + .hidden - .seconds | fabs) < 1e-9 and .seconds > 0] | all' 7B --gpu h200 --tokens 16K
   planned '.compute_seconds as $c | .ways.stay.seconds as $s | .ways.cpu | .longer == .exposed / ($c + $s)' 7B --gpu h200 --tokens 16K
+  planned '.ways.stream.bound == "starts" and .with.staging == 1048576' 7B --gpu h200 --device-staging 1MiB # a piece a chunk
   planned '.compute_seconds == null and .ways.cpu.longer == null' 7B --gpu h200
 }
 

@@ -129,10 +129,31 @@ observation() { echo '{"schema":1,"version":"0","pid":1,"observed":{"state_bytes
   [ "${stderr_lines[0]}" = "offload: observed: 3.00 GiB of 4.00 GiB of optimizer state would move to the host, in 2 processes" ]
   [ "${stderr_lines[1]}" = "offload: observed: a step would take 150 ms instead of 100 ms (+50 %), by \`stream\` and measured rates" ]
   [ "${stderr_lines[2]}" = "offload: observed: use fused=True" ]
-  [ "${#stderr_lines[@]}" -eq 3 ]
+  [[ ${stderr_lines[3]} == *"temporary: --report FILE keeps one"* ]]
+  [ "${#stderr_lines[@]}" -eq 4 ]
   path=$(cat "$BATS_TEST_TMPDIR/path")
   [[ $path == */%p.json ]]
   [ ! -e "${path%/*}" ]
+}
+
+# trained ARGS...: charlm on the simulated GPU, in pieces that fit it.
+trained() {
+  GPUSIM_GRANULARITY=16KiB OFFLOAD_MIN_ALLOCATION=16KiB OFFLOAD_LOG=quiet "$OFFLOAD" run "$@" -- "$BUILD/gpusim/run" "$BUILD/charlm" \
+    "$BATS_TEST_DIRNAME/../../integration/charlm/text.txt" --segment-scale 64 --tables 8192 --hidden 16 --batch 16 --steps 8 --json "$BATS_TEST_TMPDIR/result.json"
+}
+
+@test "what run --observe says would move is what a run without it moves, and the numbers are the same" {
+  trained --report "$BATS_TEST_TMPDIR/moved.json" >/dev/null
+  moved=$(jq .totals.moved_bytes_peak "$BATS_TEST_TMPDIR/moved.json")
+  [ "$moved" -gt 0 ]
+  hashes=$(jq -c '[.params, .state]' "$BATS_TEST_TMPDIR/result.json")
+  run --separate-stderr trained --observe --report "$BATS_TEST_TMPDIR/observed.json"
+  [ "$status" -eq 0 ]
+  [ "$(jq .totals.moved_bytes_peak "$BATS_TEST_TMPDIR/observed.json")" -eq 0 ]
+  [ "$(jq .observed.move_bytes "$BATS_TEST_TMPDIR/observed.json")" -eq "$moved" ]
+  [ "$(jq -c '[.params, .state]' "$BATS_TEST_TMPDIR/result.json")" = "$hashes" ]
+  [[ ${stderr_lines[0]} == "offload: observed: $(awk -v b="$moved" 'BEGIN { printf "%.2f MiB", b / 1048576 }') of "*" would move to the host, in 1 process" ]]
+  [[ ${stderr_lines[1]} == "offload: observed: a step would "*" rates" ]]
 }
 
 @test "reports that the user asked for stay, old ones beside them don't count, and reasons stand in for advice" {

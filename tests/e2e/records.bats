@@ -52,6 +52,7 @@ endless() {
   [ "$kills" -eq 20 ]
   [ "$reports" -ge 16 ]
   [ "$(jq '.totals.moved_bytes' killed.json)" -gt 0 ] # the last run was at work
+  [ "$(find . -name '*.tmp' | wc -l)" -eq 0 ]         # nothing half written is left
 }
 
 @test "without a file to write there is no recorder, with one it is a thread, and none before the first step" {

@@ -45,9 +45,11 @@ whole() {
   plain "san" --steps 4
   sanitized "$1" || return 1
   for mode in cpu stream; do
-    OFFLOAD_STEP=$mode offloaded --steps 4
+    OFFLOAD_STEP=$mode OFFLOAD_TEST_RECORD_MS=2 OFFLOAD_METRICS=$BATS_TEST_TMPDIR/m.prom OFFLOAD_TRACE=$BATS_TEST_TMPDIR/trace.json \
+      offloaded --steps 4
     clean $mode || return 1
     assert_same san || return 1
+    [ -s "$BATS_TEST_TMPDIR/m.prom" ] && [ -s "$BATS_TEST_TMPDIR/trace.json" ] || return 1
   done
 }
 

@@ -7,6 +7,7 @@ import signal
 import torch
 import torch.distributed as dist
 from cases import case, read_report
+from harness import HERE
 from torch.nn.parallel import DistributedDataParallel
 from toys import deep, mlp, record, train
 
@@ -36,6 +37,45 @@ def told(t, question, sentence):
     """With the library: a question to its report as it stands, what other cases' objects are for."""
     if t.delta() is not None and not question(read_report(t.folder / "now.json")):
         t.unmet.append(f"unmet: {sentence}")
+
+
+# The ways are given, one a step: every change between two of them happens.
+@case("AdamW fp32", modes="cpu", offload={"OFFLOAD_STEP": "auto", "OFFLOAD_TEST_WAYS": "cpu,stream,direct,stream,cpu,direct"})
+def ways_in_turn(t):
+    """a model whose steps go by cpu, stream and direct in turn trains the same"""
+    model = mlp()
+    optimizer = adamw(model)
+    train(t, model, optimizer, 12)
+    t.check("every way stepped elements", lambda delta: all(delta["totals"][f"elements_{way}"] for way in ("cpu", "stream", "direct")))
+    t.check("and every way has had launches over state on the host",
+            lambda delta: all(sum(row[f"launches_{way}"] for row in delta["functions"]) > 1 for way in ("cpu", "stream", "direct")))
+    record(t, model, optimizer)
+
+
+@case("Adam amsgrad fp32", modes="cpu", offload={"OFFLOAD_STEP": "auto", "OFFLOAD_TEST_WAYS": "stream,cpu,direct"})
+def ways_in_turn_amsgrad(t):
+    """so does one with amsgrad, and its checkpoint is the same after each way"""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, fused=True)
+    for step in range(0, 9, 3):
+        train(t, model, optimizer, 3, f"from {step} ", first=step)
+        record(t, model, optimizer, f"from {step} ")
+    t.check("every way stepped elements", lambda delta: all(delta["totals"][f"elements_{way}"] for way in ("cpu", "stream", "direct")))
+
+
+# The rates tell of a quick CPU, which is made slow: chosen at first or tried later, it is left.
+@case("AdamW fp32", modes="stream", offload={"OFFLOAD_STEP": "auto", "OFFLOAD_TEST_CHOOSE_FROM": "0", "OFFLOAD_TEST_WORKER_LAG_US": "50000",
+                                             "OFFLOAD_RATES": str(HERE.parent / "data/rates/quick_cpu")})
+def switched_by_cost(t):
+    """a model whose CPU step is slower than it was foretold to be changes to stream and trains the same"""
+    model = mlp()
+    optimizer = adamw(model)
+    train(t, model, optimizer, 30, change=lambda step: torch.cuda.synchronize())
+    t.check("both ways stepped elements", lambda delta: delta["totals"]["elements_cpu"] and delta["totals"]["elements_stream"])
+    told(t, lambda now: [(row["way"], row["switches"][-1]["from"], row["switches"][-1]["to"]) for row in now["policy"]["functions"]]
+         == [("stream", "cpu", "stream")] and " times that" in now["policy"]["functions"][0]["switches"][-1]["why"],
+         "it ends with stream, changed to from cpu by what both took")
+    record(t, model, optimizer)
 
 
 @case("AdamW fp32", modes="cpu", offload={"OFFLOAD_FREE": "800KiB", "OFFLOAD_PIECE": "16KiB"}, environment={"GPUSIM_GRANULARITY": "16KiB"})
