@@ -91,3 +91,8 @@ $(B)/tests/e2e/shown_rank: tests/e2e/shown_rank.c $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -lpthread -o $@
 test-programs: $(B)/tests/e2e/shown_rank
+
+## pictures: make the pictures of policy/README.md (policy/pictures) from runs on the simulated GPU; needs a headless browser
+.PHONY: pictures
+pictures: deps all $(B)/charlm
+	$(PYTHON) policy/pictures.py --build $(B)

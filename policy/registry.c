@@ -217,7 +217,12 @@ bool registry_join(const struct registry_entry *entry, char *problem, size_t pro
   pthread_mutex_lock(&mutex);
   bool joined = own.file;
   if (!joined) {
-    own.entry = *entry;
+    struct registry_entry whole = *entry;
+    if (whole.device < 0 && *own.entry.gpu) { /* it was told before */
+      whole.device = own.entry.device;
+      memcpy(whole.gpu, own.entry.gpu, sizeof whole.gpu);
+    }
+    own.entry = whole;
     own.entry.pid = (int32_t)getpid();
     own.entry.started_ns = own.entry.updated_ns = now_ns();
     joined = join(problem, problem_bytes);

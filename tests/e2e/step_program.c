@@ -45,12 +45,16 @@
                       kernel in place of its function, 2 the kernel's function, 3 a function of the library's module,
                       4 cuModuleLoad, 5 cuLibraryLoadFromFile
      skew=0           bytes by which state begins behind an aligned address; parameters and gradients don't
+     meet=DIR ranks=0  twice, after half of the steps and before the last, waits until so many files are in DIR/1 and DIR/2,
+                      one of them its own
      packed=0         1: tensors lie end to end, so that most start at addresses that no vector can
                       be loaded from */
 #define _GNU_SOURCE
 #include "tests/e2e/adam_numbers.h"
 #include "tests/e2e/adam_program.h"
+#include <dirent.h>
 #include <inttypes.h>
+#include <unistd.h>
 
 enum { TENSORS = 512, ALLOCATOR_GRAIN = 512, WHOLE_ELEMENTS = 16384 };
 
@@ -295,6 +299,29 @@ static void step_gated(struct adam_scalars *s, CUstream gated) {
   CU(cuCtxSynchronize());
 }
 
+/* Processes that share a node are there at the same time, whatever else the machine does. */
+static void meet(int time) {
+  const char *directory = setting("meet");
+  const size_t ranks = (size_t)option("ranks", 0);
+  char path[512];
+  snprintf(path, sizeof path, "%s/%d/%ld", directory, time, (long)getpid());
+  FILE *file = fopen(path, "w");
+  if (!file || fclose(file)) {
+    fprintf(stderr, "can't write %s\n", path);
+    exit(2);
+  }
+  *strrchr(path, '/') = 0;
+  for (size_t there = 0; there < ranks;) {
+    DIR *met = opendir(path);
+    there = 0;
+    for (const struct dirent *entry; met && (entry = readdir(met));)
+      there += entry->d_name[0] != '.';
+    if (met)
+      closedir(met);
+    usleep(2000);
+  }
+}
+
 int main(int count, char **list) {
   CUmodule module = NULL; /* stays so for kernels of libraries */
   CUstream streams[4] = {0};
@@ -403,6 +430,8 @@ int main(int count, char **list) {
     }
     if (option("sync", 0) != 0)
       print_hashes(step);
+    if (setting("meet") && (step == steps / 2 || step == steps - 2))
+      meet(step == steps - 2 ? 2 : 1);
   }
   if (option("new_branch", 0) != 0) /* a path through the kernel that was not taken before */
     s.maximize = !s.maximize;

@@ -319,6 +319,26 @@ static const char *two_devices(void) {
   return NULL;
 }
 
+/* Room for a half of what both have: the first to step leaves the other its part, and what that doesn't need is then anybody's. */
+static const char *shared_budget(void) {
+  CUcontext contexts[2] = {NULL, other_device()};
+  struct pair pairs[2];
+  budget_bytes = 6 * (uint64_t)PIECE;
+  CHECK(contexts[1] && !driver.cuCtxGetCurrent(&contexts[0]));
+  for (size_t i = 0; i < 2; i++) {
+    CHECK(!driver.cuCtxSetCurrent(contexts[i]));
+    pairs[i] = make_pair(i ? PIECE : 3 * PIECE, (unsigned)i * 2 + 1);
+  }
+  static const size_t first[] = {0, 2, 4, 4}, second[] = {0, 2, 2, 2};
+  for (size_t step = 0; step < 4; step++)
+    for (size_t i = 0; i < 2; i++) {
+      CHECK(!driver.cuCtxSetCurrent(contexts[i]) && !names(&pairs[i], 1, NULL));
+      CHECK(on_host(&pairs[i]) == (i ? second : first)[step]);
+    }
+  CHECK(tier_room(0) == 0 && tier_room(1) == 0);
+  return NULL;
+}
+
 /* One device steps several times while the other steps once: what it forgets is its own. */
 static const char *two_paces(void) {
   CUcontext first, second = other_device();
@@ -847,6 +867,9 @@ int main(void) {
   TEST_CASE("OFFLOAD_MODE=pressure moves only what is evicted", "", pressure_mode);
   TEST_CASE("freed memory is forgotten", "", freed_range);
   TEST_CASE("state on two devices moves on both", "GPUSIM_DEVICES=2", two_devices);
+  TEST_CASE(
+      "two devices of a process share a budget that is too small for both, and neither starves",
+      "GPUSIM_DEVICES=2", shared_budget);
   TEST_CASE("steps of one device leave what is known of the other", "GPUSIM_DEVICES=2", two_paces);
   TEST_CASE("what another device's streams read is waited for before it goes home",
             "GPUSIM_DEVICES=2", other_streams);
