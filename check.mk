@@ -31,7 +31,7 @@ check-gcc:
 	@mkdir -p $(CHECK)
 	@$(MAKE) --no-print-directory -s -j2 all
 	@echo 'gcc: everything builds without a warning'
-check-objects: $(SHIM_OBJS) $(POLICY_OBJS) $(NVME_OBJS) $(ADAM_OBJS) $(GPUSIM_OBJECTS) $(GPUSIM_RUNTIME_OBJECTS) $(GPU_PROBE_OBJECTS) $(NCCL_OBJECTS) $(CUBLAS_OBJECTS)
+check-objects: $(SHIM_OBJS) $(POLICY_OBJS) $(OFFLOAD_SRC:%.c=$(B)/%.o) $(NVME_OBJS) $(ADAM_OBJS) $(GPUSIM_OBJECTS) $(GPUSIM_RUNTIME_OBJECTS) $(GPU_PROBE_OBJECTS) $(NCCL_OBJECTS) $(CUBLAS_OBJECTS)
 check-clang: check-listed
 	@$(MAKE) --no-print-directory -s -j2 CC=clang OPT='$(OPT) -Wno-pass-failed' B=$(CHECK)/clang CUDA_HOME=$(CUDA_HOME) check-objects
 	@printf '%s\n' $(filter tests/%.c,$(C_FILES)) | \

@@ -48,7 +48,7 @@ $(PROBE_TEST): tests/unit/policy_probe.c tests/lib/tap.h $(B)/policy/probe_charg
 UNIT_TESTS += $(PROBE_TEST)
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line
+POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line policy_report_memory
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@
@@ -66,6 +66,7 @@ $(B)/test/top_screen: tests/unit/top_screen.c tests/lib/tap.h $(SCREEN_OBJS)
 	$(CC) $(CFLAGS_ALL) $< $(SCREEN_OBJS) -o $@
 UNIT_TESTS += $(B)/test/top_screen
 
+BENCH_COMMANDS += "$(PYTHON) policy/bench_record.py $(B) integration/charlm/text.txt"
 ## bench: measured figures in build/bench.json: the CPU step beside a triad, what the preload costs a program's start and each hooked call
 # BENCHES: programs of the build, each printing a JSON object; BENCH_COMMANDS: command lines that do. Folders included later add to it, hence the second expansion.
 .SECONDEXPANSION:
@@ -91,3 +92,8 @@ $(B)/tests/e2e/shown_rank: tests/e2e/shown_rank.c $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ -lpthread -o $@
 test-programs: $(B)/tests/e2e/shown_rank
+
+## pictures: make the pictures of policy/README.md (policy/pictures) from runs on the simulated GPU; needs a headless browser
+.PHONY: pictures
+pictures: deps all $(B)/charlm
+	$(PYTHON) policy/pictures.py --build $(B)

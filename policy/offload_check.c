@@ -210,8 +210,8 @@ static const struct argp_option options_of_check[] = {
      "the library that would be preloaded; otherwise beside this program, or in ../lib from there",
      0},
     {"timeout", OPTION_TIMEOUT, "SECONDS", 0, "how long the driver may take for all GPUs: 60", 0},
-    {CHECK_CHILD_DRIVER + 2, OPTION_CHILD_DRIVER, NULL, OPTION_HIDDEN, "", 0},
-    {CHECK_CHILD_LOADED + 2, OPTION_CHILD_LOADED, NULL, OPTION_HIDDEN, "", 0},
+    {&CHECK_CHILD_DRIVER[2], OPTION_CHILD_DRIVER, NULL, OPTION_HIDDEN, "", 0},
+    {&CHECK_CHILD_LOADED[2], OPTION_CHILD_LOADED, NULL, OPTION_HIDDEN, "", 0},
     {0}};
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {

@@ -47,8 +47,8 @@ static void tiles(const struct build *build) {
     enum page_unit unit;
     bool sum;
   } shown[] = {
-      {"state in host memory", "state in host memory, all ranks", "totals.moved_bytes", UNIT_BYTES,
-       true},
+      {"state in host memory", "state in host memory, all ranks", "totals.moved_bytes_peak",
+       UNIT_BYTES, true},
       {"state on drives", "state on drives, all ranks", "totals.drive_bytes_peak", UNIT_BYTES,
        true},
       {"the median step", "the longest median step", "steps.median_step_ns", UNIT_NS, false},

@@ -47,7 +47,7 @@ bool view_figure(const json_t *root, const char *expression, double *number) {
 static void label(struct report_view *view) {
   double number;
   view->rank = -1;
-  if (view_number(view->root, "node.rank", &number) && number < 1e6) {
+  if (view_number(view->root, "node.local_rank", &number) && number < 1e6) {
     view->rank = (long long)number;
     snprintf(view->label, sizeof view->label, "rank %lld", view->rank);
   } else if (view_number(view->root, "pid", &number))

@@ -201,85 +201,54 @@ void section_rates(const struct build *build) {
 
 /* ---- the node's ranks ---- */
 
-/* A value by what its key ends with. */
-static const char *value_text(struct page *page, const char *key, const json_t *value) {
-  const size_t length = strlen(key);
-  const enum page_unit unit = length > 3 && !strcmp(key + length - 3, "_ns") ? UNIT_NS
-                              : strstr(key, "bytes")                         ? UNIT_BYTES
-                                                                             : UNIT_COUNT;
-  if (json_is_number(value))
-    return page_value(page, unit, json_number_value(value) >= 0, json_number_value(value));
-  if (json_is_boolean(value))
-    return json_is_true(value) ? "yes" : "no";
-  return json_is_string(value) ? page_print(page, "%s", json_string_value(value)) : "-";
-}
+static const struct {
+  const char *head, *key;
+  enum { RANK_TEXT, RANK_COUNT, RANK_BYTES } kind;
+} rank_columns[] = {{"rank", "local_rank", RANK_COUNT},  {"pid", "pid", RANK_COUNT},
+                    {"GPU", "gpu", RANK_TEXT},           {"mode", "mode", RANK_TEXT},
+                    {"way", "way", RANK_TEXT},           {"steps", "steps", RANK_COUNT},
+                    {"threads", "threads", RANK_COUNT},  {"state", "state_bytes", RANK_BYTES},
+                    {"host", "moved_bytes", RANK_BYTES}, {"drives", "drive_bytes", RANK_BYTES},
+                    {"why not all", "note", RANK_TEXT}};
+enum { RANK_COLUMNS = sizeof rank_columns / sizeof *rank_columns };
 
-/* "staging_bytes" as "staging". */
-static const char *key_text(struct page *page, const char *key) {
-  static const char *const units[] = {"_bytes", "_ns"};
-  size_t length = strlen(key);
-  for (size_t i = 0; i < 2; i++)
-    if (length > strlen(units[i]) && !strcmp(key + length - strlen(units[i]), units[i]))
-      length -= strlen(units[i]);
-  char *text = page_keep(page, length + 1);
-  for (size_t i = 0; i < length; i++)
-    text[i] = key[i] == '_' ? ' ' : key[i];
-  return text;
-}
-
-/* A row for each object of an array, a column for each key of the first. */
-static void object_table(struct page *page, const char *caption, const json_t *array) {
-  const json_t *first = json_array_get(array, 0), *value;
-  const char *key;
-  unsigned right = 0;
-  size_t columns = 0;
-  json_object_foreach((json_t *)first, key, value) {
-    right |= columns && columns < 32 && json_is_number(value) ? 1u << columns : 0;
-    columns++;
+static void rank_row(struct page *page, const json_t *rank) {
+  for (size_t c = 0; c < RANK_COLUMNS; c++) {
+    double value = 0;
+    const bool known = view_number(rank, rank_columns[c].key, &value);
+    if (rank_columns[c].kind == RANK_TEXT)
+      page_cell(page, page_print(page, "%s", view_text(rank, rank_columns[c].key)));
+    else if (rank_columns[c].kind == RANK_BYTES)
+      page_cell(page, page_value(page, UNIT_BYTES, known, value));
+    else
+      page_cell(page, known ? page_print(page, "%.0f", value) : "-");
   }
-  if (!columns)
-    return;
-  page_table(page, caption, columns, right);
-  json_object_foreach((json_t *)first, key, value) page_cell(page, key_text(page, key));
-  for (size_t i = 0; i < json_array_size(array); i++)
-    json_object_foreach((json_t *)first, key, value)
-        page_cell(page, value_text(page, key, json_object_get(json_array_get(array, i), key)));
-  page_drop_empty(page);
 }
 
-/* Every rank that knows of others tells of all: the first that does is shown, what it tells of itself of each. */
+/* Every report tells of all ranks; the first that does is shown. */
 void section_node(const struct build *build) {
   struct page *page = build->page;
   page_section(page, "node", "Ranks of the node");
   if (!build_has(build, "node", "which ranks shared the node isn't known"))
     return;
   for (size_t i = 0; i < build->count; i++) {
-    const json_t *node = view_at(build->reports[i].root, "node"), *value;
-    const char *key;
-    bool any = false;
-    json_object_foreach((json_t *)node, key, value) {
-      if (json_is_array(value) || json_is_object(value) || json_is_null(value))
-        continue;
-      if (!any) {
-        page_table(page, build->count > 1 ? build->reports[i].label : NULL, 2, 0);
-        page_cell(page, "");
-        page_cell(page, "");
-        any = true;
-      }
-      page_cell(page, key_text(page, key));
-      page_cell(page, value_text(page, key, value));
-    }
+    const char *problem = view_text(build->reports[i].root, "node.problem");
+    if (*problem)
+      page_paragraph(page, page_print(page, "%sranks don't know of each other: %s",
+                                      build_whose(build, i), problem));
   }
+  build_figures(build, "node", NULL);
   for (size_t i = 0; i < build->count; i++) {
-    const json_t *node = view_at(build->reports[i].root, "node"), *value;
-    const char *key;
-    bool any = false;
-    json_object_foreach((json_t *)node, key, value) if (json_array_size(value)) {
-      object_table(page, page_print(page, "%s%s", build_whose(build, i), key_text(page, key)),
-                   value);
-      any = true;
-    }
-    if (any)
-      break;
+    const json_t *ranks = view_at(build->reports[i].root, "node.ranks");
+    if (!json_array_size(ranks))
+      continue;
+    page_table(page, page_print(page, "As %s saw them last", build->reports[i].label), RANK_COLUMNS,
+               0x3e3u);
+    for (size_t c = 0; c < RANK_COLUMNS; c++)
+      page_cell(page, rank_columns[c].head);
+    for (size_t k = 0; k < json_array_size(ranks); k++)
+      rank_row(page, json_array_get(ranks, k));
+    page_drop_empty(page);
+    return;
   }
 }

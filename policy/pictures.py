@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -20,7 +21,8 @@ from terminal import Screen, Terminal  # noqa: E402
 RANKS = 2
 STEPS = 30
 TOP_LEAST_STEPS = 12  # before the picture of `top` is taken
-CHARLM = ["--batch", "256", "--hidden", "128", "--tables", "65536"]
+CHARLM = ["--batch", "512", "--hidden", "128", "--tables", "65536"]
+PLAN = ["plan", "7B", "--gpu", "h100", "--gpus", "8", "--shard", "zero1", "--tokens", "32K"]
 PAGE_WIDE, PAGE_HIGH = 1000, 1560
 MOST_BYTES = 150_000
 
@@ -38,14 +40,14 @@ def escape(text):
 
 
 def runs(row):
-    """Parts of a row with the same attributes and kind, as (column, text, attributes, block)."""
+    """Parts of a row with the same attributes and kind, as (column, text, attributes, block). Two blanks end a part, so that every column begins where
+    it is meant to."""
     begin = 0
     while begin < len(row):
         character, ink = row[begin]
-        # Two blanks end a run, so that every column begins where it is meant to.
         end = begin + 1
         same = (lambda c: c == character) if character in BLOCKS else (lambda c: c not in BLOCKS)
-        while end < len(row) and row[end][1] == ink and same(row[end][0]) and not (7 not in ink and row[end][0] == " " and row[end - 1][0] == " "):
+        while end < len(row) and row[end][1] == ink and same(row[end][0]) and not (row[end][0] == " " and row[end - 1][0] == " "):
             end += 1
         yield begin, "".join(c for c, _ in row[begin:end]), ink, character in BLOCKS
         begin = end
@@ -71,7 +73,7 @@ def terminal_svg(screen, lines, command, title):
                 continue
             colour = next((COLOURS[i] for i in ink if i in COLOURS), None)
             if 7 in ink:
-                out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{len(text) * CELL_WIDE:.1f}" height="{CELL_HIGH}" fill="#39444e"/>')
+                out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{len(text) * CELL_WIDE:.1f}" height="{CELL_HIGH}" fill="#39444e" shape-rendering="crispEdges"/>')
             stripped = text.strip(" ")
             if not stripped:
                 continue
@@ -82,12 +84,15 @@ def terminal_svg(screen, lines, command, title):
     return "\n".join(out) + "\n</g>\n</svg>\n"
 
 
-def printed(command, environment, good, most_lines):
-    """A screen, as high as needed, of what a command prints."""
+def printed(command, environment, good, most_lines, neutral=()):
+    """A screen, as high as needed, of what a command prints; `neutral`: what is of this machine alone, and what stands for it."""
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, check=False)
     if done.returncode not in good:
         sys.exit(f"pictures: {' '.join(command)} ended with {done.returncode}: {done.stdout.decode()[-500:]}")
-    text = done.stdout.decode().rstrip("\n").split("\n")
+    text = done.stdout.decode()
+    for found, shown in neutral:
+        text = re.sub(found, shown, text)
+    text = text.rstrip("\n").split("\n")
     screen = Screen(80, max(24, min(len(text), most_lines)))
     for number, line in enumerate(text[:screen.lines]):
         if len(line) > screen.columns:
@@ -241,13 +246,14 @@ def main():
                 report = json.load(file)
             if not report["totals"]["moved_bytes_peak"] or not report["steps"]["last"]:
                 sys.exit("pictures: a rank moved no state or measured no step, so there is nothing to show")
-        simulated = environment_of(folder)
+        # Paths and a kernel of this machine's are no part of the picture.
+        neutral = [(re.escape(os.path.join(folder, "root")), ""), (re.escape(folder), "~"), (re.escape(build), "/usr/local/lib"),
+                   (r"(Linux +\d+\.\d+\.\d+)-\S+", r"\1")]
         shown = [("check", [os.path.join(build, "gpusim", "run"), offload, "check"], (0, 1), "offload check", "offload check: what this machine has of what is needed", 40),
-                 ("plan", [offload, "plan", "7B", "--gpus", "8", "--tokens", "8192"], (0,), "offload plan 7B --gpus 8 --tokens 8192",
-                  "offload plan: bytes and times of a model, foretold", 60),
+                 ("plan", [offload, *PLAN], (0,), "offload " + " ".join(PLAN), "offload plan: bytes and times of a model, foretold", 60),
                  ("report", [offload, "report", reports[0]], (0,), "offload report rank0.json", "offload report: what one rank did", 62)]
         for name, command, good, typed, title, most in shown:
-            screen, lines = printed(command, simulated, good, most)
+            screen, lines = printed(command, environment_of(folder), good, most, neutral)
             write(out, name + ".svg", terminal_svg(screen, lines, typed, title))
         photograph(build, folder, out, reports)
     for name in sorted(os.listdir(out)):

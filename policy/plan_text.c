@@ -90,20 +90,20 @@ static void print_bytes(const struct plan_request *request, const struct plan *p
 
 static void print_seconds(const struct plan *plan) {
   char seconds[WORDS_BYTES], exposed[WORDS_BYTES], hidden[WORDS_BYTES], share[WORDS_BYTES + 1];
-  printf("\n%-14s %10s %10s %10s %10s  %s\n", "step by", "takes", "exposed", "hidden", "longer",
+  printf("\n%-15s %10s %10s %10s %10s  %s\n", "step by", "takes", "exposed", "hidden", "longer",
          "bound by");
   for (int way = 0; way < COST_WAYS; way++) {
     const struct cost_of_way *of = &plan->cost.ways[way];
     const char *name = way == COST_STAY ? "on the device" : cost_way_name((enum cost_way)way);
     if (!of->possible) {
-      printf("  %-12s not possible\n", name);
+      printf("  %-13s not possible\n", name);
       continue;
     }
     const double part = plan_share(plan, (enum cost_way)way);
     snprintf(share, sizeof share, "-");
     if (part >= 0)
       words_share(part, share);
-    printf("%c %-12s %10s %10s %10s %10s  %s\n",
+    printf("%c %-13s %10s %10s %10s %10s  %s\n",
            way == (int)plan->cost.best && plan->moves ? '*' : ' ', name,
            words_seconds(of->seconds, seconds), words_seconds(of->exposed, exposed),
            words_seconds(of->hidden, hidden), share, cost_resource_name(of->bound));

@@ -34,6 +34,7 @@ static _Atomic int recording;         /* written under the enqueue lock */
 static _Atomic uint32_t ending, done; /* words that are slept on */
 static pthread_t thread;              /* once it is RUNNING */
 static uint64_t device_noted_ns;      /* under the enqueue lock */
+static bool device_shown;             /* the same */
 static _Atomic int device = -1;       /* that stepped first */
 
 /* Until the word is no longer 0, or for so long. */
@@ -142,15 +143,22 @@ static void note_device(void) {
   CUdevice ordinal;
   device_noted_ns = now;
   if (atomic_load_explicit(&device, memory_order_relaxed) < 0 &&
-      driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS) {
-    char gpu[64] = "";
+      driver.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)
     atomic_store_explicit(&device, ordinal, memory_order_relaxed);
+  if (driver.cuMemGetInfo_v2 && driver.cuMemGetInfo_v2(&unused, &total) == CUDA_SUCCESS)
+    report_memory_device(total - unused, total);
+}
+
+/* To whoever looks at the node's ranks. The first steps may be before there is a registry. */
+static void show_device(void) {
+  const int ordinal = atomic_load_explicit(&device, memory_order_relaxed);
+  if (!device_shown && ordinal >= 0 && registry_joined()) {
+    char gpu[64] = "";
     if (driver.cuDeviceGetPCIBusId)
       (void)driver.cuDeviceGetPCIBusId(gpu, sizeof gpu, ordinal);
     registry_device(ordinal, gpu);
+    device_shown = true;
   }
-  if (driver.cuMemGetInfo_v2 && driver.cuMemGetInfo_v2(&unused, &total) == CUDA_SUCCESS)
-    report_memory_device(total - unused, total);
 }
 
 void record_step(size_t state_bytes) {
@@ -159,6 +167,7 @@ void record_step(size_t state_bytes) {
     return;
   report_memory_state(state_bytes);
   note_device();
+  show_device();
   if (now == UNDECIDED)
     atomic_store_explicit(&recording, begin() ? RUNNING : NOTHING, memory_order_release);
 }

@@ -26,6 +26,11 @@ load ../lib/e2e
   jq -e '[.calls[] | .hooked_ns > 0 and .unhooked_ns > 0] | all' "$out"
 }
 
+@test "the bench of records runs with each kind of record, which is written, and gives its ratios" {
+  cd "$BATS_TEST_TMPDIR" && python3 "$ROOT/policy/bench_record.py" "$BUILD" "$TEXT" --rounds 1 --steps 6 >record.json
+  jq -e '.record_ratios | .report_and_metrics_clock > 0 and .report_and_metrics_processor > 0 and .trace_clock > 0 and .trace_processor > 0' record.json
+}
+
 @test "the start-up bench refuses a program that fails, an even number of pairs and a missing argument" {
   bench=("$BUILD/bench/preload" "$LIBOFFLOAD")
   run "${bench[@]}"

@@ -12,6 +12,7 @@ setup_file() {
   export FOLDER=$BATS_FILE_TMPDIR/lib
   mkdir "$FOLDER"
   cp "$LIBOFFLOAD" "$FOLDER/liboffload.so"
+  cp "$(dirname "$LIBOFFLOAD")/liboffload-adam.so" "$FOLDER"
 }
 setup() {
   unset OFFLOAD_RATES
@@ -186,6 +187,16 @@ gone() {
   measured
   [ "$(starts)" -eq 2 ]
   run ! grep -q 99999999 "$(wanted)"
+}
+
+@test "rates that steps disagree with are measured again, once in a process" {
+  ready
+  sed -i 's/e9$/e13/' "$(wanted)"
+  OFFLOAD_TEST_CHOOSE_FROM=0 GPUSIM_GRANULARITY=16KiB LIBOFFLOAD=$FOLDER/liboffload.so offloaded --steps 300
+  assert_done cpu
+  [ "$(cat "$STARTS")" = "--gpu 0000:01:00.0 --ranks 1 --again" ]
+  source_is measured
+  run ! grep -q e13 "$(wanted)"
 }
 
 @test "OFFLOAD_RATES is taken as it is, and a bad one is named with line and remedy while the job runs on" {

@@ -242,6 +242,7 @@ teardown() { [ -z "${OFFLOAD_NVME:-}" ] || rmdir "$BUILD"/check-drive.* 2>/dev/n
   cp "$BUILD/liboffload.so" "$BATS_TEST_TMPDIR/library"
   checked 0 --library "$BATS_TEST_TMPDIR/library/liboffload.so"
   says library limits "no companion" "liboffload-adam.so beside it"
+  says library limits "offload-probe can't be run" OFFLOAD_RATES
   printf '\363' | dd of="$BATS_TEST_TMPDIR/library/liboffload.so" bs=1 seek=18 conv=notrunc status=none
   checked 1 --library "$BATS_TEST_TMPDIR/library/liboffload.so"
   says library blocks "not loaded by the dynamic linker"

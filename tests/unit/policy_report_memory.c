@@ -1,0 +1,97 @@
+/* The series of memory: what a sample holds, its interval, and how it is thinned; beside it, what OFFLOAD_METRICS makes of rows that
+   have one name. */
+#include "policy/json.h"
+#include "policy/metrics.h"
+#include "policy/report.h"
+#include "policy/report_memory.h"
+#include "tests/lib/tap.h"
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+static char path[] = "/tmp/policy_report_memory.XXXXXX";
+static int file;
+
+/* Whether the series answers true. */
+static bool says(const char *filter) {
+  char command[512];
+  struct json json;
+  (void)ftruncate(file, 0);
+  (void)lseek(file, 0, SEEK_SET);
+  json_open(&json, file);
+  json_begin(&json, NULL, '{');
+  report_memory_json(&json);
+  json_end(&json, '}');
+  if (json_close(&json))
+    return false;
+  snprintf(command, sizeof command, "jq -e '.memory | %s' %s > /dev/null", filter, path);
+  fflush(stdout);
+  return system(command) == 0;
+}
+
+static void test_series(void) {
+  const uint64_t start = 5000000, interval = 1000;
+  tap_ok(report_memory_sample(start, true) == UINT64_MAX &&
+             says(".samples == [] and .device_bytes == null"),
+         "before it begins there is nothing");
+  report_memory_begin(start, interval);
+  tap_ok(report_memory_sample(start, false) == interval, "the next is due an interval later");
+  report_moved(4096);
+  report_on_drives(512);
+  report_memory_state(8192);
+  report_memory_device(700, 1000);
+  tap_ok(report_memory_sample(start + 400, false) == 600 && says(".samples | length == 1"),
+         "none is taken before");
+  report_memory_sample(start + 1000, false);
+  tap_ok(says(".samples[0] == {time_ns: 0, host_bytes: 0, drive_bytes: 0, state_bytes: 0, "
+              "device_used_bytes: null}"),
+         "what isn't known is null");
+  tap_ok(says(".samples[1] == {time_ns: 1000, host_bytes: 4096, drive_bytes: 512, state_bytes: "
+              "8192, device_used_bytes: 700} and .device_bytes == 1000"),
+         "a sample has what is so then");
+  report_memory_sample(start + 1100, true);
+  tap_ok(says(".samples | length == 3 and .[2].time_ns == 1100"), "the last one is taken at once");
+  for (uint64_t i = 3; i < REPORT_MEMORY_SAMPLES; i++)
+    report_memory_sample(start + i * interval, false);
+  tap_ok(says(".samples | length == 512") && says(".interval_ns == 1000"), "as many as fit");
+  report_memory_sample(start + 600 * interval, false);
+  tap_ok(says(".interval_ns == 2000 and (.samples | length == 257 and .[0].time_ns == 0 and "
+              ".[1].time_ns == 1100 and .[128].time_ns == 256000 and .[256].time_ns == 600000)"),
+         "at the bound every second sample goes, and the interval doubles");
+  for (uint64_t i = 601; i < 20000; i++)
+    report_memory_sample(start + i * interval, false);
+  tap_ok(says("(.samples | length <= 512 and length > 128) and .interval_ns == 64000") &&
+             says(".samples | [.[].time_ns] | . == sort and .[-1] > 19900000"),
+         "it stays bounded and in order, and reaches from the first to the last");
+}
+
+static void test_metrics(void) {
+  struct config config;
+  char command[256];
+  config_load(&config, NULL);
+  config.metrics = path;
+  for (unsigned i = 0; i < 2; i++) {
+    struct report_function *row = report_function_new("family", "Adam \"fp32\"", 3336);
+    report_set(row->mode, sizeof row->mode, i ? "cpu" : "direct");
+    atomic_store(&row->launches_cpu, 20 + i);
+  }
+  metrics_write(&config, 5, true);
+  snprintf(command, sizeof command, "python3 tests/lib/prometheus.py %s > %s.json", path, path);
+  fflush(stdout);
+  tap_ok(system(command) == 0, "two rows of one name are one series");
+  snprintf(command, sizeof command,
+           "jq -e '[.offload_function_launches_total.samples[] | select(.labels.way == \"cpu\")] | "
+           "length == 1 and .[0].value == 41 and .[0].labels.device == \"5\"' %s.json > /dev/null",
+           path);
+  tap_ok(system(command) == 0, "of their sum");
+  snprintf(command, sizeof command, "rm %s.json", path);
+  (void)!system(command);
+}
+
+int main(void) {
+  file = mkstemp(path);
+  test_series();
+  test_metrics();
+  (void)unlink(path);
+  return tap_done();
+}
