@@ -77,7 +77,7 @@ $1"
   for count in 2 4; do
     ranks=()
     for rank in $(seq 0 $((count - 1))); do train "$rank" "$count"; done
-    until_shown '^ +[0-3] +[0-9]+  .*  cpu(\+[a-z+]+)? +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$count"
+    until_shown '^ +[0-3] +[0-9]+  [0-9a-f]+:[0-9a-f]+\.0  cpu(\+[a-z+]+)? +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$count"
     [ "$(awk '$4 ~ /^cpu/ { print $1 }' seen | sort -n | tr '\n' ' ')" = "$(seq 0 $((count - 1)) | tr '\n' ' ')" ]
     for pid in "${ranks[@]}"; do grep -qE "^ +[0-9]+ +$pid " seen; done
     # Every rank has state on the host, says so, and its device's memory is a bar.
