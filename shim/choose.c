@@ -4,7 +4,6 @@
 #include "../policy/decide.h"
 #include "../policy/node.h"
 #include "../policy/ranks.h"
-#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
 #include "measure.h"
@@ -170,8 +169,6 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
   struct cost_input *input = &choice->input;
   double on_host = (double)last->on_host, on_drive = (double)last->on_drive;
   const double named = (double)(plan->ours_elements + plan->rest_elements);
-  if (process_config()->mode == MODE_OBSERVE)
-    on_host = (double)last->elements; /* what it would be */
   if (on_host + on_drive <= 0 && named > 0) {
     const double share = (double)last->elements / named;
     on_host = (double)plan->resident_elements * share;
