@@ -120,6 +120,17 @@ int check_child_loaded(void) {
   return EXIT_SUCCESS;
 }
 
+/* The program that measures the machine's rates, which the library starts from its own folder. */
+static void judge_probe(struct check *check, const char *library) {
+  char probe[LIBRARY_PATH_MOST + 16];
+  const char *slash = strrchr(library, '/');
+  snprintf(probe, sizeof probe, "%.*s/offload-probe", (int)(slash ? slash - library : 0), library);
+  if (access(probe, X_OK) && !check->config.rates)
+    remedy(find(check, CHECK_library, VERDICT_LIMITS,
+                "%.400s can't be run: the machine's rates are assumed, not measured", probe),
+           "put it there, or set OFFLOAD_RATES to a file of `offload bench --rates`");
+}
+
 void check_library(struct check *check) {
   static struct library library;
   char problem[3 * LIBRARY_PATH_MOST], output[512];
@@ -146,6 +157,7 @@ void check_library(struct check *check) {
            "LD_PRELOAD=%.400s /bin/true tells why; it must be of this machine's processor and for "
            "glibc 2.28 or later",
            library.preload);
+  judge_probe(check, library.mapped);
 }
 
 void check_command(struct check *check) {

@@ -139,7 +139,7 @@ static size_t room(const struct view *view, CUdevice device, size_t piece_bytes,
   const size_t step_most = (size_t)256 << 20, together = view_states(view) * piece_bytes;
   size_t free_bytes = 0, total = 0;
   const size_t dip = dip_bytes(device, wait_steps);
-  if (driver.cuMemGetInfo_v2(&free_bytes, &total))
+  if (!together || driver.cuMemGetInfo_v2(&free_bytes, &total))
     return 0;
   const size_t taken = dip + total / RESERVE_SHARE;
   size_t most = total / STEP_SHARE < step_most ? total / STEP_SHARE : step_most;

@@ -4,7 +4,6 @@
 #include "../policy/decide.h"
 #include "../policy/node.h"
 #include "../policy/ranks.h"
-#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
 #include "measure.h"

@@ -161,7 +161,7 @@ def mutate(name, mutant):
         programs = ["build/gpusim/libcuda.so.1", "build/gpusim/run", "build/gpu/gpu-probe"]
         env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
     elif kind == "program":
-        programs = ["build/offload", "build/liboffload.so", "build/liboffload-adam.so", "build/gpusim/libcuda.so.1", "build/gpusim/run", "build/man/made"]
+        programs = ["build/offload", "build/offload-probe", "build/liboffload.so", "build/liboffload-adam.so", "build/gpusim/libcuda.so.1", "build/gpusim/run", "build/man/made"]
         env = dict(os.environ, OFFLOAD_TEST_BUILD=os.path.join(tree, "build"))
     else:
         programs = ["build/liboffload.so", "build/liboffload-adam.so"]

@@ -22,6 +22,13 @@ STEPS = 60
 
 def start(build, folder, name, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OFFLOAD_", "GPUSIM_")) and k != "LD_PRELOAD"}
+    # A registry and rates of these runs' own.
+    root = os.path.join(folder, "root")
+    if not os.path.exists(root):
+        os.makedirs(os.path.join(root, "dev", "shm"))
+        for link in ("proc", "sys"):
+            os.symlink("/" + link, os.path.join(root, link))
+    environment.update(OFFLOAD_SYSROOT=root, XDG_CACHE_HOME=os.path.join(folder, "cache"))
     environment.update(GPUSIM_GRANULARITY="16KiB", OFFLOAD_MIN_ALLOCATION="16KiB", OFFLOAD_THREADS="2", OFFLOAD_LOG="quiet",
                        OFFLOAD_REPORT=name + ".json", LD_PRELOAD=os.path.join(build, "liboffload.so"), **variables)
     return subprocess.Popen(
@@ -54,6 +61,15 @@ def run_all(build, folder):
     return {name: read(folder, name) for name in ("one", *ranks, "observed", "killed")}
 
 
+def neutral(value, folder):
+    """The same without the folder that the runs were in; SYSROOT is not set."""
+    if isinstance(value, dict):
+        return {key: neutral(None if key == "sysroot" else inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [neutral(inner, folder) for inner in value]
+    return value.replace(folder, "/results") if isinstance(value, str) else value
+
+
 def hostile(value):
     """The same with hostile texts; keys stay."""
     if isinstance(value, dict):
@@ -69,7 +85,7 @@ def main():
     parser.add_argument("--out", required=True)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reports.") as folder:
-        reports = run_all(os.path.abspath(asked.build), folder)
+        reports = {name: neutral(report, folder) for name, report in run_all(os.path.abspath(asked.build), folder).items()}
     if not reports["one"]["totals"]["moved_bytes_peak"] or not reports["one"]["steps"]["last"]:
         sys.exit("report_fixtures: the run moved no state or measured no step, so its report shows nothing")
     reports["first"] = {key: copy.deepcopy(reports["one"][key]) for key in FIRST}
@@ -78,7 +94,6 @@ def main():
     reports["hostile"]["functions"][0]["why"] = HOSTILE * 2
     os.makedirs(asked.out, exist_ok=True)
     for name, report in reports.items():
-        # A fixture is no place for a machine's name or a process's number.
         report["pid"] = 4710 + list(reports).index(name)
         with open(os.path.join(asked.out, name + ".json"), "w", encoding="utf-8") as file:
             json.dump(report, file, ensure_ascii=True, separators=(",", ":"))

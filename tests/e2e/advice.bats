@@ -31,7 +31,7 @@ not_advised() {
 @test "allocator settings that keep state where it is are named, and only where nothing moves" {
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True job
   not_advised allocator
-  PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True OFFLOAD_CALLERS= OFFLOAD_MIN_ALLOCATION=1GiB job
+  PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True OFFLOAD_MIN_ALLOCATION=1GiB job
   expect '.totals.steps == 8 and .totals.moved_bytes_peak == 0' "steps, and nothing moved"
   advised allocator "expandable_segments:True"
   PYTORCH_ALLOC_CONF=backend:cudaMallocAsync OFFLOAD_MIN_ALLOCATION=1GiB job

@@ -161,8 +161,8 @@ mkdir -p "$t/bin" "$t/include" "$t/lib"; cp home/bin/nvcc "$t/bin/"; touch "$t/i
 }
 
 @test "every compiler package of the fetched toolkit is pinned to 13.0" {
-  [ "$(grep -c '^nvidia-' deps/pip.txt)" -eq 5 ]
-  [ "$(grep -cE '^nvidia-[a-z-]+==13\.0\.[0-9]+$' deps/pip.txt)" -eq 5 ]
+  [ "$(grep -c '^nvidia-' deps/pip.txt)" -eq 6 ]
+  [ "$(grep -cE '^nvidia-[a-z-]+==13\.0\.[0-9]+$' deps/pip.txt)" -eq 6 ]
 }
 
 @test "the test command installs make when there is none, from any folder" {

@@ -15,6 +15,7 @@ teardown() { loop_unmount; }
 # switched SETTINGS...: the program alone without the signal, then under the preload with it before step 5; the same hashes. $BOTH is a setting
 # of both, $SIGNAL what the second has instead of signal=5.
 switched() {
+  # shellcheck disable=SC2086 # a setting or none
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$KERNEL" ${BOTH-} "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
   # shellcheck disable=SC2086 # several settings
   under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" ${SIGNAL:-signal=5} "report=$BATS_TEST_TMPDIR/at" "at=${AT:-5,6}" "$@"

@@ -124,3 +124,7 @@ $(OLDER_IMAGES): $(STEP_E2E)/images/sm_80.cubin $(STEP_E2E)/images/sm_90.cubin $
 	'$(CUDA_HOME)/bin/fatbinary' -64 --create=$@ $(OLDER_MODE) --image3=kind=elf,sm=80,file=$(STEP_E2E)/images/sm_80.cubin \
 	  --image3=kind=elf,sm=90,file=$(STEP_E2E)/images/sm_90.cubin --image3=kind=ptx,sm=80,file=$(STEP_E2E)/25544_float-adamw.ptx
 test-programs: $(OLDER_IMAGES)
+
+# What OFFLOAD_MODE=observe costs a program of launches.
+bench: $(STEP_E2E)/policy_program $(STEP_E2E)/25544_float-adamw.ptx
+BENCH_COMMANDS += "$(PYTHON) tests/bench_observe.py $(B)"
