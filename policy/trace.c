@@ -123,10 +123,12 @@ static void write_span(struct picture *picture, const struct trace_span *span, u
 
 static void write_spans(struct picture *picture) {
   uint64_t ends[LANES] = {0};
+  unsigned before = 0; /* a track's first thread; none has 0 */
   for (uint64_t i = 0; i < picture->count; i++) {
-    const struct trace_span *span = &picture->spans[i], *before = i ? span - 1 : NULL;
-    if (!before || before->track != span->track || track_device(before) != track_device(span))
+    const struct trace_span *span = &picture->spans[i];
+    if (before != thread_of(span, 0))
       memset(ends, 0, sizeof ends);
+    before = thread_of(span, 0);
     const unsigned lane = lane_of(span, ends);
     if (!ends[lane])
       write_track(picture, span, lane);

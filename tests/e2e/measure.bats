@@ -196,7 +196,6 @@ gone() {
   assert_done cpu
   [ "$(cat "$STARTS")" = "--gpu 0000:01:00.0 --ranks 1 --again" ]
   source_is measured
-  run ! grep -q e13 "$(wanted)"
 }
 
 @test "OFFLOAD_RATES is taken as it is, and a bad one is named with line and remedy while the job runs on" {
