@@ -7,21 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define obstack_chunk_alloc malloc
-#define obstack_chunk_free free
+struct page_memory {
+  struct page_memory *next;
+  max_align_t bytes[];
+};
 
-static void no_memory(void) {
+static _Noreturn void no_memory(void) {
   say("report: no memory for the page; show fewer files at once");
   exit(EXIT_FAILURE);
 }
 
 struct page *page_new(void) {
-  obstack_alloc_failed_handler = no_memory;
   struct page *page = calloc(1, sizeof *page);
-  if (!page)
+  if (page)
+    page->end = &page->sections;
+  else
     no_memory();
-  obstack_init(&page->memory);
-  page->end = &page->sections;
   return page;
 }
 
@@ -29,21 +30,34 @@ void page_free(struct page *page) {
   for (struct page_section *section = page->sections; section; section = section->next)
     for (struct page_block *block = section->blocks; block; block = block->next)
       free(block->cells);
-  obstack_free(&page->memory, NULL);
+  while (page->memory) {
+    struct page_memory *next = page->memory->next;
+    free(page->memory);
+    page->memory = next;
+  }
   free(page);
 }
 
 void *page_keep(struct page *page, size_t bytes) {
-  return memset(obstack_alloc(&page->memory, (int)bytes), 0, bytes);
+  struct page_memory *memory = calloc(1, sizeof *memory + bytes);
+  if (!memory)
+    no_memory();
+  memory->next = page->memory;
+  page->memory = memory;
+  return memory->bytes;
 }
 
 const char *page_print(struct page *page, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  obstack_vprintf(&page->memory, format, arguments);
+  const int length = vsnprintf(NULL, 0, format, arguments);
   va_end(arguments);
-  obstack_1grow(&page->memory, 0);
-  return obstack_finish(&page->memory);
+  const size_t bytes = length < 0 ? 1 : (size_t)length + 1;
+  char *text = page_keep(page, bytes);
+  va_start(arguments, format);
+  vsnprintf(text, bytes, format, arguments);
+  va_end(arguments);
+  return text;
 }
 
 void page_section(struct page *page, const char *id, const char *title) {
@@ -92,8 +106,7 @@ void page_cell(struct page *page, const char *text) {
     const char **larger = reallocarray(block->cells, block->room, sizeof *larger);
     if (!larger)
       no_memory();
-    else
-      block->cells = larger;
+    block->cells = larger;
   }
   block->cells[block->count++] = text;
 }

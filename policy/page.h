@@ -1,12 +1,11 @@
 /* What `offload report` shows, apart from how: a page is sections of paragraphs, lists, tables and charts, made once of reports
    (page_build.c) and rendered as text (page_text.c) or as one HTML file (page_html.c, page_chart.c).
 
-   Texts are as they were in the reports: whoever renders makes them harmless. All of a page lies in its obstack and is freed with it. */
+   Texts are as they were in the reports: whoever renders makes them harmless. All of a page is freed with it. */
 #ifndef OFFLOAD_PAGE_H
 #define OFFLOAD_PAGE_H
 #include "page_read.h"
 #include "words.h"
-#include <obstack.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -56,7 +55,7 @@ struct page_section {
   struct page_section *next;
 };
 struct page {
-  struct obstack memory;
+  struct page_memory *memory;
   const char *title, *subtitle;
   struct page_section *sections, **end, *last;
 };
@@ -82,7 +81,7 @@ struct page_block *page_last(struct page *);
 /* Text and memory that live as long as the page. */
 const char *page_print(struct page *, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void *page_keep(struct page *, size_t bytes);
+void *page_keep(struct page *, size_t bytes); /* zeros */
 /* A number as its unit has it; "-" when not known. */
 const char *page_value(struct page *, enum page_unit, bool known, double value);
 /* The same on an axis or in a line of text. */

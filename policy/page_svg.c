@@ -110,7 +110,8 @@ static void steps(const struct chart *chart, unsigned number, FILE *out) {
   const double scale = HIGH / (up + down), axis = TOP + up * scale;
   const double tick = tick_of(chart->unit, up + down, TICKS);
   open_svg(chart, number, TOP + HIGH + BOTTOM, out);
-  for (double at = -floor(down / tick) * tick; at <= up; at += tick) {
+  for (int i = -(int)floor(down / tick); i * tick <= up; i++) {
+    const double at = i * tick;
     line(LEFT, axis - at * scale, WIDE - RIGHT, axis - at * scale, "grid", out);
     label(LEFT - 8, axis - at * scale + 4, "end", unit_words(chart->unit, fabs(at), text), out);
   }
@@ -188,7 +189,8 @@ static void lines(const struct chart *chart, unsigned number, FILE *out) {
   const double x_scale = PLOT / last, y_scale = HIGH / most;
   const double tick = tick_of(chart->unit, most, TICKS), x_tick = tick_of(UNIT_NS, last, 8);
   open_svg(chart, number, TOP + HIGH + BOTTOM, out);
-  for (double at = 0; at <= most; at += tick) {
+  for (int i = 0; i * tick <= most; i++) {
+    const double at = i * tick;
     line(LEFT, TOP + HIGH - at * y_scale, WIDE - RIGHT, TOP + HIGH - at * y_scale, "grid", out);
     label(LEFT - 8, TOP + HIGH - at * y_scale + 4, "end", unit_words(chart->unit, at, text), out);
   }
@@ -196,7 +198,8 @@ static void lines(const struct chart *chart, unsigned number, FILE *out) {
     if (greatest(chart->series[s].values, chart->points) > 0)
       course(chart, &chart->series[s], x_scale, y_scale, out);
   line(LEFT, TOP + HIGH, WIDE - RIGHT, TOP + HIGH, "axis", out);
-  for (double at = 0; at <= last; at += x_tick) {
+  for (int i = 0; i * x_tick <= last; i++) {
+    const double at = i * x_tick;
     snprintf(text, sizeof text, "%g", at);
     label(LEFT + at * x_scale, TOP + HIGH + 18, "middle", text, out);
   }

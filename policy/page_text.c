@@ -11,15 +11,13 @@ enum { WIDTH = 80, INDENT = 2, GAP = 2, LEAST_WRAPPED = 24, BAR = 30, SPARKS = 1
 struct writer {
   FILE *out;
   bool utf8;
-  struct obstack memory;
+  struct page *memory; /* what is made for this text */
 };
-#define obstack_chunk_alloc malloc
-#define obstack_chunk_free free
 
 /* Without control characters; without what isn't ASCII where the terminal has no more. */
 static const char *clean(struct writer *writer, const char *text) {
   const size_t bytes = strlen(text) + 1;
-  char *copy = obstack_alloc(&writer->memory, (int)bytes), *end = copy;
+  char *copy = page_keep(writer->memory, bytes), *end = copy;
   words_plain(text, copy, bytes);
   if (writer->utf8)
     return copy;
@@ -141,8 +139,8 @@ static void table(struct writer *writer, const struct page_block *block) {
   struct table made = {.block = block, .rows = block->count / block->columns};
   if (made.rows < 2)
     return;
-  made.cells = obstack_alloc(&writer->memory, (int)(block->count * sizeof *made.cells));
-  made.widths = obstack_alloc(&writer->memory, (int)(block->columns * sizeof *made.widths));
+  made.cells = page_keep(writer->memory, block->count * sizeof *made.cells);
+  made.widths = page_keep(writer->memory, block->columns * sizeof *made.widths);
   for (size_t i = 0; i < block->count; i++)
     made.cells[i] = clean(writer, block->cells[i]);
   for (size_t c = 0; c < block->columns; c++)
@@ -303,8 +301,7 @@ static void block(struct writer *writer, const struct page_block *shown) {
 }
 
 void page_text(const struct page *page, FILE *out, bool utf8) {
-  struct writer writer = {.out = out, .utf8 = utf8};
-  obstack_init(&writer.memory);
+  struct writer writer = {.out = out, .utf8 = utf8, .memory = page_new()};
   wrapped(&writer, "", "", page->title);
   wrapped(&writer, "", "", page->subtitle);
   for (const struct page_section *section = page->sections; section; section = section->next) {
@@ -318,5 +315,5 @@ void page_text(const struct page *page, FILE *out, bool utf8) {
     for (const struct page_block *shown = section->blocks; shown; shown = shown->next)
       block(&writer, shown);
   }
-  obstack_free(&writer.memory, NULL);
+  page_free(writer.memory);
 }

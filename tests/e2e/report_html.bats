@@ -31,7 +31,7 @@ broken() {
   local sentence=$1
   shift
   sed "$@" good.html >bad.html
-  ! cmp -s good.html bad.html
+  run -1 cmp -s good.html bad.html
   run -1 opens --width 390 --width 1280 bad.html
   [[ $output == *"$sentence"* ]] || {
     echo "not said: $sentence"
@@ -64,7 +64,7 @@ broken() {
 @test "the page is one file: no script, nothing to fetch, and a policy that forbids both" {
   "$OFFLOAD" report --html page.html "$REPORTS"/*.json
   [ "$(grep -c '<svg' page.html)" -gt 5 ]
-  ! grep -qiE '<(script|link|iframe|object|img|image|use|base|form)[ >]|@import|url\(|javascript:| on[a-z]+=["'\'']' page.html
+  run -1 grep -qiE '<(script|link|iframe|object|img|image|use|base|form)[ >]|@import|url\(|javascript:| on[a-z]+=["'\'']' page.html
   grep -qF "content=\"default-src 'none'; style-src 'unsafe-inline'\"" page.html
   # The hostile texts are there, harmless.
   grep -qF '&lt;script&gt;alert(1)&lt;/script&gt;' page.html

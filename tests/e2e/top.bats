@@ -94,13 +94,13 @@ $1"
   show 0 2 7a 12 ''
   show 1 2 7a 15 'the budget of host memory keeps 2.00 GiB of the state on the device'
   "$OFFLOAD" top --once >seen
-  ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f]' seen
-  ! grep -qE ' $' seen
+  LC_ALL=C run -1 grep -qP '[\x00-\x09\x0b-\x1f]' seen
+  run -1 grep -qE ' $' seen
   grep -qE '^ +0 +[0-9]+  41:00.0  cpu +345.1 +12.00 +3.5 +11.90 +18.7$' seen
   grep -qE '^     the budget of host memory keeps 2.00 GiB' seen
   grep -qE '^job 7a  train.py   step [0-9,]+   state 28.0 GiB   host 24.0 GiB   drives 1.00 GiB$' seen
   LC_ALL=C "$OFFLOAD" top --once >ascii
-  ! LC_ALL=C grep -qP '[^\n\x20-\x7e]' ascii
+  LC_ALL=C run -1 grep -qP '[^\n\x20-\x7e]' ascii
   grep -qF '########-------- ' ascii
 }
 
@@ -112,7 +112,7 @@ $1"
   "$OFFLOAD" top --once >seen
   grep -qE '^offload top   1 rank of 1 job' seen
   grep -qE '^ +0 ' seen
-  ! grep -qE '^ +1 ' seen
+  run -1 grep -qE '^ +1 ' seen
 }
 
 @test "four ranks fit a terminal of 80 by 24, which follows them, sorts, pauses and is left as it was" {
