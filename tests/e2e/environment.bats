@@ -132,6 +132,7 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
       case $kind in
       WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG | SIGNAL | WEAR) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
       LIST) [ "$(complaints "$name")" -eq 0 ] ;;
+      ROOT) [ "$(complaints "$name")" -le 1 ] ;; # the root is one
       DIRECTORIES) [ "$(complaints "$name")" -le 1 ] && [ "$(find job -type f | wc -l)" -eq 0 ] ;; # looked at when they are needed
       PATH) ;; # below
       *) echo "variables.def has a new kind: $kind" && return 1 ;;
@@ -169,7 +170,8 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
     LONG_VALUE=OFFLOAD_$name HELPER=$PROGRAMS/liblong_value.so job "OFFLOAD_$name, a MiB"
     case $kind in
     LIST | DIRECTORIES) [ "$(complaints "$name")" -eq 0 ] ;;
-    PATH) grep -aq "OFFLOAD_$name=.*AAA\.\.\. could not be written (File name too long): name a file" with.err ;;
+    ROOT) one_line "$name" "$(printf %60s '' | tr ' ' A)..." ;;
+    PATH) [ "$name" = RATES ] && grep -aq 'OFFLOAD_RATES=.*AAA\.\.\.: .*: name a file that' with.err || grep -aq "OFFLOAD_$name=.*AAA\.\.\. could not be written (File name too long): name a file" with.err ;;
     *) one_line "$name" "$(printf %60s '' | tr ' ' A)..." ;;
     esac
   done < <(variables)

@@ -206,7 +206,7 @@ gone() {
   expect '.rates.up == 7000000000 and .rates.down == 25000000000' "the file's rate, and the assumed one for what it leaves out"
   printf 'up 7e9\nsideways 3\n' >"$BATS_TEST_TMPDIR/told"
   OFFLOAD_RATES=$BATS_TEST_TMPDIR/told watch until - 100
-  [ "$(grep -c "OFFLOAD_RATES: $BATS_TEST_TMPDIR/told: line 2: \"sideways\" is no rate" "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
+  [ "$(grep -c "OFFLOAD_RATES=$BATS_TEST_TMPDIR/told: line 2: \"sideways\" is no rate" "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
   source_is assumed
   grep -q signals "$BATS_TEST_TMPDIR/seen"
   [ "$(starts)" -eq 0 ]
