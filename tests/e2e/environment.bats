@@ -314,7 +314,7 @@ three_files() {
 @test "a limit on the size of files ends nothing, and one line says that the report could not be written" {
   local status=0
   set -o pipefail
-  (ulimit -f 0 && OFFLOAD_MODE=observe OFFLOAD_REPORT=$PWD/report.json LD_PRELOAD=$LIBOFFLOAD GPUSIM_POISON=0 "$SIM" "$CHARLM" "$TEXT" \
+  (ulimit -f 0 && OFFLOAD_MIN_ALLOCATION=1GiB OFFLOAD_REPORT=$PWD/report.json LD_PRELOAD=$LIBOFFLOAD GPUSIM_POISON=0 "$SIM" "$CHARLM" "$TEXT" \
     "${SMALL[@]}" --steps "$STEPS") 2>&1 >/dev/null | cat >with.err || status=$?
   cat with.err
   [ "$status" -eq 0 ]
