@@ -7,7 +7,7 @@ load ../lib/e2e.bash
 
 setup() {
   cd "$BATS_TEST_TMPDIR" || return
-  unset OFFLOAD_THREADS XDG_RUNTIME_DIR
+  unset OFFLOAD_THREADS XDG_RUNTIME_DIR OFFLOAD_SYSROOT
   plain default --steps 6
 }
 

@@ -64,7 +64,10 @@ typed() {
     return
     ;;
   esac
-  [[ $line == *'offload report'* ]] || rm -f report*.json # of the command before
+  # The command before left them; what a page is made of is the last report of a single process.
+  [ ! -e report.json ] || cp report.json kept
+  rm -f report*.json
+  [[ $line != *'offload report'* ]] || cp kept report.json
   : >trained
   eval "$(here "$line")" >out 2>&1 </dev/null || { echo "$line: ended with $?" && tail -n 20 out && return 1; }
   case $line in

@@ -19,6 +19,11 @@ export OFFLOAD_MIN_ALLOCATION=16KiB
 export OFFLOAD_LOG=normal
 export OFFLOAD_THREADS=2 # a team, also where two CPUs would give one thread
 export OFFLOAD_RATES=/dev/null # nothing is measured: rates are the assumed ones
+# A node of this file's own: the machine's limits, and no ranks of tests beside it, with whom memory and drives would be shared.
+if [ -n "${BATS_FILE_TMPDIR:-}" ]; then
+  export OFFLOAD_SYSROOT=$BATS_FILE_TMPDIR/node
+  [ -d "$OFFLOAD_SYSROOT" ] || { mkdir -p "$OFFLOAD_SYSROOT/dev/shm" && ln -s /proc /sys "$OFFLOAD_SYSROOT"; }
+fi
 SMALL=(--segment-scale 64 --tables 8192 --hidden 16 --batch 16)
 
 # plain NAME ARGS...: the program alone, once per test file and set of arguments; results in $BATS_FILE_TMPDIR/NAME.json.

@@ -54,6 +54,15 @@ class Server:
             self.process = subprocess.Popen([RUN, HERE / "child.py", cases_file, folder], stdin=subprocess.PIPE,
                                             stdout=subprocess.PIPE, stderr=log, env=mine, cwd=folder, text=True)
 
+    def node(self):
+        """A node of this file's own: the machine's limits, and no ranks of tests beside it, with whom memory and drives would be shared."""
+        root = self.folder.parent / f"{self.folder.name}.node"
+        if not root.exists():
+            (root / "dev/shm").mkdir(parents=True)
+            for name in ("proc", "sys"):
+                (root / name).symlink_to(f"/{name}")
+        return root
+
     def run(self, environment, mode, names):
         """Runs cases in a process of their own."""
         self.cases()
@@ -61,7 +70,7 @@ class Server:
         folder.mkdir()
         environment = {**environment, "GPUSIM_REPORT": str(folder / "simulator.json")}
         if mode:
-            environment = {**OFFLOAD, "OFFLOAD_STEP": mode, "OFFLOAD_REPORT": str(folder / "report.json"), **environment}
+            environment = {**OFFLOAD, "OFFLOAD_SYSROOT": str(self.node()), "OFFLOAD_STEP": mode, "OFFLOAD_REPORT": str(folder / "report.json"), **environment}
         try:
             self.process.stdin.write(json.dumps({"folder": str(folder), "environment": environment, "cases": names}) + "\n")
             self.process.stdin.flush()
