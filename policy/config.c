@@ -6,6 +6,7 @@
 #include "../adam/adam.h"
 #include "nearest.h"
 #include "size.h"
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -191,6 +192,19 @@ static char *absolute(const char *path, size_t length) {
 static const char expected_PATH[] = "write the path of a file";
 static bool set_PATH(const char **path, const char *text) {
   return replace(path, absolute(text, strlen(text)));
+}
+
+static const char expected_ROOT[] = "write a directory that holds proc and sys";
+static bool set_ROOT(const char **root, const char *text) {
+  char *path = absolute(text, strlen(text));
+  const int directory = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  const bool good = directory >= 0 && !faccessat(directory, "proc", X_OK, 0);
+  if (directory >= 0)
+    close(directory);
+  if (good)
+    return replace(root, path);
+  free(path);
+  return false;
 }
 
 static const char expected_DIRECTORIES[] =

@@ -10,7 +10,7 @@ double decide_foretold(const struct cost *cost, enum cost_way way) {
 }
 
 double decide_ratio(const struct decide *decide, enum cost_way way) {
-  double sorted[DECIDE_MEASURED];
+  double sorted[DECIDE_MEASURED] = {0};
   const uint64_t measured = decide->measured[way];
   const unsigned count = measured < DECIDE_MEASURED ? (unsigned)measured : DECIDE_MEASURED;
   if (count < DECIDE_MEASURED_LEAST)

@@ -195,10 +195,11 @@ static int replace(const struct config *config, int device, bool running) {
 
 void metrics_write(const struct config *config, int device, bool running) {
   static _Atomic bool said;
+  char shown[REPORT_FILE_SHOWN];
   const int error = config->metrics ? replace(config, device, running) : 0;
   if (error && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
-                "OFFLOAD_METRICS=%.300s could not be written (%s): name a file in a directory that "
+                "OFFLOAD_METRICS=%s could not be written (%s): name a file in a directory that "
                 "this process may write to",
-                config->metrics, strerror(error));
+                report_file_shown(config->metrics, shown), strerror(error));
 }

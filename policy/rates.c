@@ -1,6 +1,7 @@
 /* The text form of rates (rates.h): a line for each, read strictly and written so that it reads back. Called by the shim, the programs
    and tests; asks no locale (the program's may write commas in numbers). */
 #include "rates.h"
+#include "report_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -218,10 +219,11 @@ static char *text_of(const char *path) {
 }
 
 bool rates_read(struct rates *rates, const char *path, char *problem, size_t problem_bytes) {
-  char *text = text_of(path);
+  char *text = text_of(path), shown[REPORT_FILE_SHOWN];
+  (void)report_file_shown(path, shown);
   if (!text)
     return fail(problem, problem_bytes,
-                "%s: %s: name a file that `offload bench --rates FILE` wrote", path,
+                "%s: %s: name a file that `offload bench --rates FILE` wrote", shown,
                 errno == EFBIG    ? "too large for a file of rates"
                 : errno == EILSEQ ? "no text"
                                   : strerror(errno));
@@ -230,7 +232,7 @@ bool rates_read(struct rates *rates, const char *path, char *problem, size_t pro
   const bool named = strspn(text, " \t\r\n") < strlen(text);
   free(text);
   if (!good)
-    return fail(problem, problem_bytes, "%s: %s", path, why);
+    return fail(problem, problem_bytes, "%s: %s", shown, why);
   if (named)
     rates->source = RATES_TOLD;
   return true;

@@ -54,9 +54,8 @@ static void write_slot(struct registry_slot *slot, const struct registry_entry *
   copy.entry = *entry;
   const uint64_t odd = load(&slot->sequence) | 1; /* a dead owner may have left it odd */
   __atomic_store_n(&slot->sequence, odd, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
-  for (size_t i = 0; i < sizeof slot->words / 8; i++)
-    __atomic_store_n(&slot->words[i], copy.words[i], __ATOMIC_RELAXED);
+  for (size_t i = 0; i < sizeof slot->words / 8; i++) /* release: who sees a word sees odd */
+    __atomic_store_n(&slot->words[i], copy.words[i], __ATOMIC_RELEASE);
   __atomic_store_n(&slot->sequence, odd + 1, __ATOMIC_RELEASE);
 }
 
@@ -71,9 +70,8 @@ static void read_slot(const struct registry_slot *slot, struct registry_entry *e
   } copy;
   for (unsigned tries = 0; tries < COPIES; tries++) {
     const uint64_t before = __atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE);
-    for (size_t i = 0; i < sizeof slot->words / 8; i++)
-      copy.words[i] = load(&slot->words[i]);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < sizeof slot->words / 8; i++) /* acquire: the sequence is read after it */
+      copy.words[i] = __atomic_load_n(&slot->words[i], __ATOMIC_ACQUIRE);
     if (!(before & 1) && load(&slot->sequence) == before)
       break;
   }

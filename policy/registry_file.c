@@ -104,8 +104,13 @@ bool registry_file_init(int file) {
       .version = VERSION, .slots = REGISTRY_SLOTS, .slot_bytes = sizeof(struct registry_slot)};
   struct registry_header with_magic = header;
   memcpy(with_magic.magic, magic, sizeof magic);
-  return pwrite(file, zeros, sizeof zeros, 0) == (ssize_t)sizeof zeros &&
-         pwrite(file, &with_magic, sizeof with_magic, 0) == (ssize_t)sizeof with_magic;
+  struct write_hold hold;
+  write_hold(&hold);
+  const bool written =
+      pwrite(file, zeros, sizeof zeros, 0) == (ssize_t)sizeof zeros &&
+      pwrite(file, &with_magic, sizeof with_magic, 0) == (ssize_t)sizeof with_magic;
+  write_release(&hold);
+  return written;
 }
 
 bool registry_file_lock(int file, off_t at, bool take) {

@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SCHEMA = 1, PATH_BYTES = 4096, PATH_SHOWN = 300 };
+enum { SCHEMA = 1, PATH_BYTES = 4096 };
 
 struct report report;
 
@@ -208,15 +208,6 @@ static void step_text(char *text, size_t text_bytes) {
                                modes[i].name, 100.0 * (double)modes[i].elements / (double)sum);
 }
 
-/* A path as it may be shown in a line: not too long, and without what would break the line. */
-static const char *path_text(const char *path, char text[PATH_SHOWN + 4]) {
-  size_t i = 0;
-  for (; i < PATH_SHOWN && path[i]; i++)
-    text[i] = (unsigned char)path[i] < ' ' || path[i] == 0x7f ? '?' : path[i];
-  memcpy(text + i, path[i] ? "..." : "\0\0\0", 4);
-  return text;
-}
-
 /* It found a driver and asked for no memory, as programs do that only look whether there is a device. */
 static bool idle(void) {
   const struct report_totals *t = &report.totals;
@@ -294,8 +285,8 @@ static void exit_line(const struct config *config, const char *report_path) {
   char budget[REPORT_SIZE_BYTES], written[REPORT_SIZE_BYTES], step[64], why[640];
   char drives[96] = "", began[80] = "", refused[64] = "", verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
-  char shown[PATH_SHOWN + 4];
-  const char *file = report_path ? path_text(report_path, shown) : "";
+  char shown[REPORT_FILE_SHOWN];
+  const char *file = report_path ? report_file_shown(report_path, shown) : "";
   if (!anything_moved()) {
     char would[320];
     bool nothing = true;
@@ -377,6 +368,7 @@ static void setting_signal(struct json *json, const char *name, int signal) {
 #define SETTING_SAMPLE(field) setting_sample(json, #field, config->field)
 #define SETTING_FLAG(field) json_boolean(json, #field, config->field)
 #define SETTING_PATH(field) json_string(json, #field, config->field)
+#define SETTING_ROOT(field) json_string(json, #field, config->field)
 #define SETTING_DIRECTORIES(field) json_string(json, #field, config->field)
 #define SETTING_WEAR(field) setting_wear(json, #field, &config->field)
 #define SETTING_SIGNAL(field) setting_signal(json, #field, config->field)
@@ -542,12 +534,12 @@ static char *write_asked_for(const struct config *config, bool final, int *error
 }
 
 static void say_unwritten(const struct config *config, int error) {
-  char shown[PATH_SHOWN + 4];
-  if (error)
+  char shown[REPORT_FILE_SHOWN];
+  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
-                path_text(config->report, shown), strerror(error));
+                report_file_shown(config->report, shown), strerror(error));
 }
 
 void report_now(const struct config *config) {
@@ -559,8 +551,7 @@ void report_now(const struct config *config) {
 void report_record(const struct config *config) {
   int error;
   free(write_asked_for(config, false, &error));
-  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
-    say_unwritten(config, error);
+  say_unwritten(config, error);
 }
 
 void report_finish(const struct config *config) {

@@ -177,3 +177,12 @@ int report_file_write(const char *path, const struct file_contents *contents) {
   write_release(&hold);
   return error;
 }
+
+const char *report_file_shown(const char *path, char text[REPORT_FILE_SHOWN]) {
+  enum { SHOWN = REPORT_FILE_SHOWN - 4 };
+  size_t i = 0;
+  for (; i < SHOWN && path[i]; i++)
+    text[i] = (unsigned char)path[i] < ' ' || path[i] == 0x7f ? '?' : path[i];
+  memcpy(text + i, path[i] ? "..." : "\0\0\0", 4);
+  return text;
+}

@@ -29,6 +29,10 @@ struct file_contents {
    a report of their own. False when it is too long. */
 bool report_file_path(const char *setting, char *path, size_t path_bytes);
 
+/* A path as it may be shown in a line: not too long, and without what would break the line. */
+enum { REPORT_FILE_SHOWN = 304 };
+const char *report_file_shown(const char *path, char text[REPORT_FILE_SHOWN]);
+
 /* 0 or an errno; after an error what stood at the path is as it was. */
 int report_file_write(const char *path, const struct file_contents *);
 #endif

@@ -156,7 +156,7 @@ static int by_size(const void *a, const void *b) {
 static void write_median(struct json *json, const char *key, const struct report_step *kept,
                          unsigned count, bool (*known)(const struct report_step *),
                          uint64_t (*value)(const struct report_step *)) {
-  uint64_t values[REPORT_STEPS];
+  uint64_t values[REPORT_STEPS] = {0};
   unsigned n = 0;
   for (unsigned i = 0; i < count; i++)
     if (known(&kept[i]))

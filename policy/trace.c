@@ -192,10 +192,11 @@ static int replace(const struct config *config) {
 
 void trace_write(const struct config *config) {
   static _Atomic bool said;
+  char shown[REPORT_FILE_SHOWN];
   const int error = config->trace && trace_on() ? replace(config) : 0;
   if (error && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
-                "OFFLOAD_TRACE=%.300s could not be written (%s): name a file in a directory that "
+                "OFFLOAD_TRACE=%s could not be written (%s): name a file in a directory that "
                 "this process may write to",
-                config->trace, strerror(error));
+                report_file_shown(config->trace, shown), strerror(error));
 }

@@ -119,13 +119,13 @@ static void stream_shape(const struct plan *plan, unsigned *slots, size_t *slot_
 /* Pieces, and what is copied ahead, for which two slots are not enough (early.h). */
 static void fill_staging(struct cost_input *input, const struct plan *plan) {
   const struct family *family = &plan->function->family;
-  const double element = (double)family_states(family) * family->state_bytes;
+  const size_t chunk = CHUNK_ELEMENTS * family_states(family) * family->state_bytes;
   const enum adam_type opmath = adam_type_opmath(family->type);
   unsigned slots;
   size_t slot_bytes;
   stream_shape(plan, &slots, &slot_bytes);
-  input->stream_piece =
-      (double)((size_t)((double)slot_bytes / element) / CHUNK_ELEMENTS * CHUNK_ELEMENTS);
+  const size_t chunks = slot_bytes / chunk;
+  input->stream_piece = (double)(chunks * CHUNK_ELEMENTS);
   input->staged = slots < 4 ? 0 : slots * input->stream_piece;
   input->cpu_piece =
       (double)(plan->ring && plan->ring->staged ? ring_piece_elements(plan->ring, opmath)
@@ -137,7 +137,7 @@ static unsigned step_threads(const struct ring *ring) {
 }
 
 static double compute_seconds(void) {
-  double sorted[COMPUTE_STEPS];
+  double sorted[COMPUTE_STEPS] = {0};
   const unsigned count = compute.count < COMPUTE_STEPS ? compute.count : COMPUTE_STEPS;
   for (unsigned i = 0; i < count; i++) {
     unsigned at = i;

@@ -237,7 +237,7 @@ static void look(CUdevice device) {
   if (config->rates) {
     const bool read = rates_read(&rates, config->rates, problem, sizeof problem);
     if (!read)
-      report_line(LOG_NORMAL, "OFFLOAD_RATES: %s; rates are assumed", problem);
+      report_line(LOG_NORMAL, "OFFLOAD_RATES=%s; rates are assumed", problem);
     learn(device, &rates, read ? config->rates : NULL, read ? NULL : problem);
     return;
   }

@@ -6,12 +6,11 @@ profile. The model that is run is small, the replay is of the full size (sim_ste
 which makes the library's figures those of the full size. Its report says what each way was foretold to cost, which it chose and why. The
 same steps by each way, replayed on the machine, say what they take.
 
-A case fails where a way's step is foretold more than 20 % off, where the chosen way takes over 5 % more than the cheapest, where the
+A case fails where a way's step is foretold more than 20 % off or the optimizer's part of it alone more than 30 %, where the chosen way takes over 5 % more than the cheapest, where the
 sentence of why lacks a way, or where a run's numbers differ from the program's alone.
 
 usage: predict.py --build BUILD [--slice K/N] [--out FILE]"""
 import argparse
-import collections
 import json
 import os
 import re
@@ -21,7 +20,7 @@ import tempfile
 
 import sim_steps
 
-STEP_PERCENT, OPTIMIZER_PERCENT, CHOICE_PERCENT = 20, 20, 5
+STEP_PERCENT, OPTIMIZER_PERCENT, CHOICE_PERCENT = 20, 30, 5
 CHUNKS = 128
 MACHINES = ["h200", "h100-8", "a100-pcie4", "rtx4090", "gh200"]
 PARAMETERS = [1e9, 7e9, 30e9]
@@ -32,7 +31,6 @@ MODES = sim_steps.MODES
 # Staging of the runs, whose pieces stand for those of 16 MiB: a step of the full size has as many more as the model is larger, less what the
 # pieces are larger. Starts are as many by `cpu` and, so nearly, by `stream`.
 STAGING, PIECE = sim_steps.small_staging("cpu", None), sim_steps.CPU_PIECE
-Predicted = collections.namedtuple("Predicted", "way why foretold input")
 
 
 def fail(words):
@@ -75,8 +73,7 @@ def run(build, kind, mode, share, rates=None, cases=()):
     with tempfile.TemporaryDirectory() as folder:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSIM_", "OFFLOAD_"))}
         environment.pop("LD_PRELOAD", None)
-        # A node of its own: other processes' ranks would share its host memory.
-        environment.update(XDG_RUNTIME_DIR=folder, GPUSIM_PROFILE="h200", GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
+        environment.update(GPUSIM_PROFILE="h200", GPUSIM_HOT_MILLIONS="50", GPUSIM_REPORT=f"{folder}/sim")
         if cases:
             with open(f"{folder}/replays", "w", encoding="utf-8") as file:
                 file.writelines(replay_line(model, case, mode) for case in cases)
@@ -84,6 +81,11 @@ def run(build, kind, mode, share, rates=None, cases=()):
         if mode in MODES + ["auto"]:
             environment.update(LD_PRELOAD=os.path.join(build, "liboffload.so"), OFFLOAD_STEP=mode, OFFLOAD_LOG="quiet",
                                OFFLOAD_REPORT=f"{folder}/report", OFFLOAD_DEVICE_STAGING=str(STAGING), OFFLOAD_RATES="/dev/null")
+            # A node of its own: other processes' ranks would share its host memory.
+            os.makedirs(f"{folder}/node/dev/shm")
+            os.symlink("/proc", f"{folder}/node/proc")
+            os.symlink("/sys", f"{folder}/node/sys")
+            environment["OFFLOAD_SYSROOT"] = f"{folder}/node"
             if share < 1:
                 environment["OFFLOAD_HOST_MEMORY"] = str(int(share * 2 * kind.bytes * model.elements))
         if rates:
@@ -122,13 +124,18 @@ def check_moved(kind, mode, share, report):
 
 def predict(build, kind, share, case, profile, hashes):
     scale = case.parameters / (CHUNKS * sim_steps.CHUNK)
-    printed, report, _ = run(build, kind, "auto", share, rates=rates_of(profile, scale))
-    hashes.add(printed)
+    for _ in range(3):  # on a machine that is too busy to calibrate in time a step is streamed, and that is said
+        printed, report, _ = run(build, kind, "auto", share, rates=rates_of(profile, scale))
+        hashes.add(printed)
+        if not any("the device is busy" in row["why"] for row in report["functions"]):
+            break
     functions = report["policy"]["functions"]
     if len(functions) != 1 or functions[0]["rates"] != "told":
         fail(f"{case.label}: expected one function and told rates, found {functions}")
     policy = functions[0]
     check_moved(kind, policy["way"], share, report)
+    if report["node"]["sharers"] != 1:
+        fail(f"{case.label}: {report['node']['sharers']} ranks share the node, expected one")
     for way in MODES:
         if not re.search(rf"\b{way} [\d.]+ (us|ms|s)\b", policy["why"]):
             fail(f"{case.label}: the sentence of why lacks {way}: {policy['why']}")

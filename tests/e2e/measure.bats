@@ -111,11 +111,12 @@ source_is() { expect ".rates.source == \"$1\"" "rates that are $1"; }
   local i pids=()
   wanted >/dev/null
   for i in 1 2 3; do
-    OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.$i.json LD_PRELOAD=$FOLDER/liboffload.so "$SIM" "$WATCHER" until - 5000 >"$BATS_TEST_TMPDIR/seen.$i" &
+    STARTS=$STARTS.$i OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.$i.json LD_PRELOAD=$FOLDER/liboffload.so "$SIM" "$WATCHER" \
+      until "$STARTS.$i.done" 20000 >"$BATS_TEST_TMPDIR/seen.$i" &
     pids+=($!)
   done
   wait "${pids[@]}"
-  [ "$(starts)" -eq 3 ]
+  [ "$(cat "$STARTS".{1,2,3} | wc -l)" -eq 3 ]
   jq -e '.rates.source == "measured"' "$BATS_TEST_TMPDIR"/report.{1,2,3}.json
   # What is measured twice differs.
   [ "$(jq -c .rates "$BATS_TEST_TMPDIR"/report.{1,2,3}.json | sort -u | wc -l)" -eq 1 ]
@@ -196,7 +197,6 @@ gone() {
   assert_done cpu
   [ "$(cat "$STARTS")" = "--gpu 0000:01:00.0 --ranks 1 --again" ]
   source_is measured
-  run ! grep -q e13 "$(wanted)"
 }
 
 @test "OFFLOAD_RATES is taken as it is, and a bad one is named with line and remedy while the job runs on" {
@@ -206,7 +206,7 @@ gone() {
   expect '.rates.up == 7000000000 and .rates.down == 25000000000' "the file's rate, and the assumed one for what it leaves out"
   printf 'up 7e9\nsideways 3\n' >"$BATS_TEST_TMPDIR/told"
   OFFLOAD_RATES=$BATS_TEST_TMPDIR/told watch until - 100
-  [ "$(grep -c "OFFLOAD_RATES: $BATS_TEST_TMPDIR/told: line 2: \"sideways\" is no rate" "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
+  [ "$(grep -c "OFFLOAD_RATES=$BATS_TEST_TMPDIR/told: line 2: \"sideways\" is no rate" "$BATS_TEST_TMPDIR/with.err")" -eq 1 ]
   source_is assumed
   grep -q signals "$BATS_TEST_TMPDIR/seen"
   [ "$(starts)" -eq 0 ]
@@ -214,14 +214,14 @@ gone() {
 
 @test "where the probe is missing or fails, rates are assumed and the report says why" {
   rm "$FOLDER/offload-probe"
-  watch until - 500
+  watch until - 1500
   source_is assumed
   expect '.rates.why | contains("offload-probe is missing: put it beside liboffload.so")' "the reason"
   probe_is 'echo "no luck today" >&2; exit 1'
-  watch until - 500
+  watch until - 1500
   expect '.rates.why | contains("no luck today")' "the probe's own words"
   probe_is 'kill -SEGV $$'
-  watch until - 500
+  watch until - 1500
   expect '.rates.why | contains("status 139")' "the signal that ended it"
   [ "$(cat "$BATS_TEST_TMPDIR/seen")" = "looked yes, signals 0, children 0, descriptors changed 0" ]
 }

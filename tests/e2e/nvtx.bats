@@ -15,7 +15,9 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     assert_done $mode
     assert_same default
     read -r _ pushed _ popped _ astray _ deepest <counted
-    [ "$pushed" -eq "$popped" ] && [ "$astray" -eq 0 ] && [ "$deepest" -eq 1 ]
+    [ "$pushed" -eq "$popped" ]
+    [ "$astray" -eq 0 ]
+    [ "$deepest" -eq 1 ]
     [ "$(grep -c "^1 offload step [0-9]* ($mode)$" counted)" -eq 19 ]
     grep -qx "1 offload step 20 ($mode)" counted
     grep -qx '1 offload move' counted
@@ -32,7 +34,8 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
   expect '.totals.drive_faults > 0' "state was brought back"
   grep -q '^[1-9][0-9]* offload fault$' counted
   read -r _ pushed _ popped _ astray _ <counted
-  [ "$pushed" -eq "$popped" ] && [ "$astray" -eq 0 ]
+  [ "$pushed" -eq "$popped" ]
+  [ "$astray" -eq 0 ]
 }
 
 @test "without a profiler no library is opened and no range made; one that can't be loaded is told and changes nothing" {

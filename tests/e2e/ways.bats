@@ -113,8 +113,8 @@ steps() {
   rates
   OFFLOAD_TEST_WORKER_LAG_US=100000 steps 32
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "both ways stepped elements"
-  expect '.policy.functions[0] | .way == "stream" and .switch_count == 1 and .switches[0].from == "cpu" and .switches[0].to == "stream"' "from cpu to stream"
-  expect '.policy.functions[0].switches[0].why | test("stream [0-9.]+ (us|ms|s)") and test("cpu [0-9.]+ (us|ms|s), measured [0-9.]+ times that")' "a sentence with numbers"
+  expect '.policy.functions[0] | .way == "stream" and .switch_count >= 1 and .switches[-1].from == "cpu" and .switches[-1].to == "stream"' "from cpu to stream"
+  expect '.policy.functions[0].switches[-1].why | test("stream [0-9.]+ (us|ms|s)") and test("cpu [0-9.]+ (us|ms|s), measured [0-9.]+ times that")' "a sentence with numbers"
   expect '.steps.count > 10 and ([.steps.last[].way] | index("cpu") != null and index("stream") != null)' "steps measured by both ways"
 }
 
@@ -123,7 +123,7 @@ steps() {
   rates up=1e15 down=1e15 up_both=1e15 down_both=1e15 cpu_elements=1e8
   OFFLOAD_TEST_WORKER_LAG_US=200000 steps 48
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "both ways stepped elements"
-  expect '.policy.functions[0] | .way == "stream" and .switch_count == 2 and .switches[0].to == "cpu" and .switches[1].to == "stream"' "to cpu and back"
+  expect '.policy.functions[0] | .way == "stream" and .switch_count >= 2 and .switches[0].to == "cpu" and .switches[1].to == "stream"' "to cpu and back"
 }
 
 @test "steps of few elements keep the usual way, whatever the rates say" {

@@ -66,7 +66,7 @@ int main(int count, char **words) {
     changed += descriptors() != before;
     nanosleep(&moment, NULL);
   }
-  for (int i = 0; i < 100; i++) /* until what was kept is known here, too */
+  for (int i = 0; i < 300; i++) /* until what was kept is known here, too */
     nanosleep(&moment, NULL);
   children += waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD;
   printf("looked %s, signals %d, children %u, descriptors changed %u\n", looks ? "yes" : "no",
