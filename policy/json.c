@@ -1,6 +1,6 @@
 /* See json.h. */
 #include "json.h"
-#include <errno.h>
+#include "out.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,13 +14,8 @@ void json_open(struct json *json, int fd) {
 }
 
 static void flush(struct json *json) {
-  for (size_t done = 0; done < json->used && !json->error;) {
-    const ssize_t n = write(json->fd, json->buffer + done, json->used - done);
-    if (n >= 0)
-      done += (size_t)n;
-    else if (errno != EINTR)
-      json->error = errno;
-  }
+  if (!json->error)
+    json->error = out_write(json->fd, json->buffer, json->used);
   json->used = 0;
 }
 

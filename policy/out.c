@@ -1,11 +1,48 @@
 /* See out.h. */
 #include "out.h"
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { LONGEST = 1024 };
+enum { LONGEST = 1024, PATIENCE_MS = 1000 };
+
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* False when the reader has taken nothing for too long. */
+static bool wait_for_room(int fd, int64_t since_ms) {
+  struct pollfd room = {.fd = fd, .events = POLLOUT};
+  const int64_t left_ms = since_ms + PATIENCE_MS - now_ms();
+  if (left_ms <= 0)
+    return false;
+  return poll(&room, 1, (int)left_ms) != 0;
+}
+
+int out_write(int fd, const char *bytes, size_t count) {
+  int64_t since_ms = 0;
+  for (size_t done = 0; done < count;) {
+    const ssize_t n = write(fd, bytes + done, count - done);
+    if (n >= 0) {
+      done += (size_t)n;
+      since_ms = 0;
+    } else if (errno == EAGAIN) {
+      since_ms = since_ms ? since_ms : now_ms();
+      if (!wait_for_room(fd, since_ms))
+        return EAGAIN;
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
 
 void out_open(struct out *out, int fd) {
   out->fd = fd;
@@ -14,13 +51,8 @@ void out_open(struct out *out, int fd) {
 }
 
 static void flush(struct out *out) {
-  for (size_t done = 0; done < out->used && !out->error;) {
-    const ssize_t n = write(out->fd, out->buffer + done, out->used - done);
-    if (n >= 0)
-      done += (size_t)n;
-    else if (errno != EINTR)
-      out->error = errno;
-  }
+  if (!out->error)
+    out->error = out_write(out->fd, out->buffer, out->used);
   out->used = 0;
 }
 

@@ -101,7 +101,14 @@ bool rates_cache_path(const struct rates_key *key, char path[RATES_PATH_BYTES], 
 /* Reads a file whose second line begins with `line`, or is it. */
 static bool read_file(const char *path, const char *line, bool whole, struct rates *rates) {
   char problem[512], second[LINE_BYTES + 2] = "";
-  FILE *file = fopen(path, "re");
+  struct stat status;
+  /* Nothing that could be waited for, wherever XDG_CACHE_HOME leads. */
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  const bool regular = descriptor >= 0 && file_look(descriptor, "", AT_EMPTY_PATH, &status) &&
+                       S_ISREG(status.st_mode);
+  FILE *file = regular ? fdopen(descriptor, "r") : NULL;
+  if (!file && descriptor >= 0)
+    close(descriptor);
   const bool has = file && fgets(second, sizeof second, file) && fgets(second, sizeof second, file);
   if (file)
     (void)fclose(file);

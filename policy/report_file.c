@@ -165,14 +165,9 @@ static int put(const char *path, const struct file_contents *contents) {
     free(target);
     return error;
   }
-  /* O_NONBLOCK: a FIFO that nobody reads is an error, not a wait. */
+  /* O_NONBLOCK: a FIFO that nobody reads is an error, not a wait, and so is one whose reader has stopped (out_write). */
   fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (fd < 0)
-    return errno;
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags >= 0)
-    (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-  return write_special(fd, contents);
+  return fd < 0 ? errno : write_special(fd, contents);
 }
 
 int report_file_write(const char *path, const struct file_contents *contents) {

@@ -139,6 +139,11 @@ static void test_kept(void) {
   drives[sizeof drives - 2] = 'e';
   tap_ok(good && !rates_cached(&long_key, &read, path),
          "long lists of drives that end differently are told apart");
+  alarm(20); /* a wait without end */
+  good = rates_cached(&key, &read, path) && !unlink(path) && !mkfifo(path, 0600);
+  tap_ok(good && !rates_cached(&key, &read, path) && !rates_cached_newest(root, &read, other),
+         "a FIFO in the place of what was kept is not waited for");
+  alarm(0);
 }
 
 static void charged(uint64_t group, uint64_t available, uint64_t locked, const char *cgroup,

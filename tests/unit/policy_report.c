@@ -1,5 +1,6 @@
 /* The report: valid against policy/report.schema.json whatever the strings hold, replacing files whole and nothing else; counters, rows and
    reasons; the lines on stderr. */
+#define _GNU_SOURCE
 #include "policy/report.h"
 #include "policy/report_file.h"
 #include "tests/lib/tap.h"
@@ -231,6 +232,11 @@ static void test_special_files(void) {
   tap_ok(!*line && bytes > 0 && strstr(text, "\"schema\": 1") && !stat(fifo, &status) &&
              S_ISFIFO(status.st_mode),
          "a FIFO is written, and stays one");
+  fcntl(reader, F_SETPIPE_SZ, 4096);
+  alarm(20); /* a wait without end */
+  tap_ok(fcntl(reader, F_GETPIPE_SZ) == 4096 && strstr(stderr_of(finish), "could not be written"),
+         "a FIFO whose reader has stopped is an error, not a wait");
+  alarm(0);
   close(reader);
   configure(LOG_QUIET, node);
   if (mknod(node, S_IFCHR | 0600, makedev(1, 3)))
