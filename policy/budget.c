@@ -136,13 +136,14 @@ static uint64_t memlock_room(const char *root) {
 }
 
 /* What driver's pages are charged to, one enum rates_charge each. */
-static _Atomic int charged_group, charged_machine, charged_lock;
+static _Atomic int charged_group, charged_lock;
 
 void budget_charged(const struct rates *rates) {
-  const bool somewhere =
-      rates->charged_cgroup != CHARGE_NO || rates->charged_available != CHARGE_NO;
-  charged_group = somewhere ? (int)rates->charged_cgroup : CHARGE_UNKNOWN;
-  charged_machine = somewhere ? (int)rates->charged_available : CHARGE_UNKNOWN;
+  /* The pages are the machine's whatever it showed: beside other jobs, which give memory back meanwhile, it may show nothing. What
+     it didn't show proves nothing of the group, either. */
+  const bool seen = rates->charged_available == CHARGE_YES;
+  charged_group = rates->charged_cgroup == CHARGE_NO && !seen ? (int)CHARGE_UNKNOWN
+                                                              : (int)rates->charged_cgroup;
   charged_lock = (int)rates->charged_memlock;
 }
 
@@ -161,9 +162,7 @@ void budget_rooms(enum budget_pages pages, const char *root, struct budget_rooms
                                 ? cgroup_room(root)
                                 : (struct room){NULL, UNLIMITED, 0};
   *rooms = (struct budget_rooms){
-      .machine_bytes = bounds(pages, charged_machine, CHARGE_YES)
-                           ? kibibytes(number_after(root, "/proc/meminfo", "MemAvailable"))
-                           : UNLIMITED,
+      .machine_bytes = kibibytes(number_after(root, "/proc/meminfo", "MemAvailable")),
       .group_bytes = group.bytes,
       .locked_bytes = bounds(pages, charged_lock, CHARGE_NO) ? memlock_room(root) : UNLIMITED,
       .group = group.group,

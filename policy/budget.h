@@ -8,9 +8,9 @@
 #include "config.h"
 #include "rates.h"
 
-/* What was seen of pages that the driver makes (rates' charged_*): from now on a limit that they aren't charged to doesn't bound them,
-   and the locked-memory limit does where they are. Unknown: as above. Where neither group nor machine seem charged, both bound, since
-   the pages lie somewhere. Any thread. */
+/* What was seen of pages that the driver makes (rates' charged_*): from now on a control group that isn't charged with them doesn't
+   bound them, and the locked-memory limit does where they are. Unknown: as above. MemAvailable bounds them always, since they lie in
+   the machine's memory; where it didn't fall by them the measurement was disturbed, and the group bounds them as well. Any thread. */
 void budget_charged(const struct rates *);
 
 struct budget {

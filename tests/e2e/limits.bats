@@ -7,7 +7,7 @@ load ../lib/e2e.bash
 
 setup() {
   cd "$BATS_TEST_TMPDIR" || return
-  unset OFFLOAD_THREADS XDG_RUNTIME_DIR OFFLOAD_SYSROOT
+  unset OFFLOAD_THREADS XDG_RUNTIME_DIR
   plain default --steps 6
 }
 
@@ -96,10 +96,11 @@ little_locked() { prlimit --memlock=65536:65536 setpriv --bounding-set -ipc_lock
     trained taskset -c 0
   fi
   assert_done cpu
-  expect '.node.threads == 1' "one thread"
+  report .node.threads;   expect '.node.threads == 1' "one thread"
 }
 
 @test "without /dev/shm ranks meet in the next place there is, and state moves" {
+  unset OFFLOAD_SYSROOT
   unshare -m true 2>/dev/null || skip "no mount namespace may be made here"
   mkdir meet
   TMPDIR=$PWD/meet trained unshare -m sh -c 'while umount /dev/shm 2>/dev/null; do :; done; rm -rf /dev/shm/liboffload-*; mount -t tmpfs -o ro none /dev/shm && exec "$@"' sh
@@ -107,6 +108,7 @@ little_locked() { prlimit --memlock=65536:65536 setpriv --bounding-set -ipc_lock
 }
 
 @test "without any place to meet a rank goes by its launcher alone, which is said once, and state moves" {
+  unset OFFLOAD_SYSROOT
   unshare -m true 2>/dev/null || skip "no mount namespace may be made here"
   TMPDIR=/nowhere trained unshare -m sh -c 'while umount /dev/shm 2>/dev/null; do :; done; mount -t tmpfs -o ro none /dev/shm && exec "$@"' sh
   expect '[.reasons[] | select(contains("/dev/shm"))] | length == 1' "the reason names the place"

@@ -77,7 +77,8 @@ parted() {
   in_all "(map(.totals.moved_bytes_peak) | add) <= .[0].node.machine_bytes" || return 1
   # as each saw them when all were there
   each "(.node | (.ranks | map(.host_bytes) | add) <= .machine_bytes and (.ranks | map(.host_bytes + .staging_bytes) | add) <= $available * 1024)" || return 1
-  each '.node.ranks | map(select(.declines)) == []'
+  # Those whom nobody counts claim in portions: one may have waited for what another gave back.
+  [ "$1" = none ] || each '.node.ranks | map(select(.declines)) == []'
 }
 
 @test "1, 2 and 4 ranks of every launcher share a node's memory equally, with the program's own numbers" {

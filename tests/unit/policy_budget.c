@@ -88,6 +88,12 @@ int main(void) {
   budget_charged(&seen);
   expect("cgroup_v2_nested", NULL, share(6 * GIB, 80), cgroup,
          "pages that nothing seems charged with are bounded by all limits");
+  seen.charged_cgroup = CHARGE_YES;
+  seen.charged_memlock = CHARGE_NO;
+  budget_charged(&seen);
+  expect(
+      "memlock", NULL, share(50 * GIB, 80), "MemAvailable",
+      "MemAvailable bounds what was pinned while others gave memory back, so that it didn't fall");
   rates_assume(&seen);
   budget_charged(&seen);
   expect("memlock", NULL, share(50 * GIB, 80), "MemAvailable",
