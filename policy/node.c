@@ -327,6 +327,7 @@ void node_switched(const struct config *config) {
   pthread_mutex_lock(&mutex);
   own.switched = true;
   show(config);
+  look(config);
   pthread_mutex_unlock(&mutex);
 }
 
