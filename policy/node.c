@@ -32,7 +32,7 @@ static struct {
   uint64_t count, shown_ns,
       elements[3]; /* steps; when it was shown; totals by cpu, stream, direct then */
   char way[16];
-  bool replicas_told;
+  bool replicas_told, switched;
   unsigned declining_told; /* ranks */
   struct {
     int32_t pid;
@@ -133,7 +133,12 @@ static void note_why(char *note, size_t bytes, const struct registry_state *stat
       why = report.reasons[i];
   if (!*why && nothing && count)
     why = report.reasons[count - 1];
-  snprintf(note, bytes, "%s", why);
+  if ((size_t)snprintf(note, bytes, "%s", why) < bytes)
+    return;
+  size_t cut = bytes - sizeof "..."; /* at a word's end, and seen to be cut */
+  while (cut && note[cut] != ' ')
+    cut--;
+  snprintf(note + cut, bytes - cut, "...");
 }
 
 /* Under the mutex. */
@@ -162,8 +167,13 @@ static void show(const struct config *config) {
   note_way();
   const bool moved = state.moved_bytes || state.drive_bytes;
   snprintf(state.way, sizeof state.way, "%s", moved && *own.way ? own.way : "none");
-  snprintf(state.mode, sizeof state.mode, "%s", config_mode_name(config->mode));
-  note_why(state.note, sizeof state.note, &state);
+  snprintf(state.mode, sizeof state.mode, "%s",
+           own.switched ? "off" : config_mode_name(config->mode));
+  if (own.switched)
+    snprintf(state.note, sizeof state.note,
+             "switched off by a signal: all state is home, steps are no longer seen");
+  else
+    note_why(state.note, sizeof state.note, &state);
   registry_show(&state);
 }
 
@@ -309,6 +319,16 @@ bool node_step(const struct config *config, const struct node_step *step) {
   }
   pthread_mutex_unlock(&mutex);
   return due;
+}
+
+void node_switched(const struct config *config) {
+  if (!node_asked())
+    return;
+  pthread_mutex_lock(&mutex);
+  own.switched = true;
+  show(config);
+  look(config);
+  pthread_mutex_unlock(&mutex);
 }
 
 void node_finish(const struct config *config) {

@@ -18,6 +18,8 @@ struct node_step {
 };
 /* Shows it to the others, and looks at them: at the first steps, then ten times a second at most. True when it looked. */
 bool node_step(const struct config *, const struct node_step *);
+/* The signal has brought all state home: the others see that nothing of it is away any more, and why. */
+void node_switched(const struct config *);
 /* Once more, for the last report. */
 void node_finish(const struct config *);
 

@@ -174,8 +174,9 @@ static void print_meaning(const struct rates *rates, unsigned ranks) {
   struct cost cost;
   char text[WORDS_BYTES];
   cost_estimate(&input, &cost);
-  printf("\nA step of 1e9 parameters (%s) with all state in host memory, %u threads%s:\n",
-         input.family.name, input.threads, ranks > 1 ? " a rank" : "");
+  printf("\nA step of 1e9 parameters (%s) with all state in host memory, %u thread%s%s:\n",
+         input.family.name, input.threads, input.threads == 1 ? "" : "s",
+         ranks > 1 ? " a rank" : "");
   for (int way = COST_CPU; way <= COST_DIRECT; way++) {
     const struct cost_of_way *one = &cost.ways[way];
     if (one->possible)

@@ -18,7 +18,8 @@ static void step_chart(const struct build *build, size_t report) {
     return;
   view_number(json_array_get(last, 0), "device", &device);
   struct chart *chart = page_chart_new(build->page, CHART_STEPS, count);
-  chart->title = page_print(build->page, "%sthe last steps", build_whose(build, report));
+  chart->title = page_print(build->page, "%s%s", build_whose(build, report),
+                            build->count > 1 ? "the last steps" : "The last steps");
   chart->x_name = "step";
   chart->unit = UNIT_NS;
   build_series(chart, "the program", "compute", false);
@@ -176,7 +177,9 @@ static void memory_chart(const struct build *build, size_t report) {
     return;
   struct chart *chart = page_chart_new(build->page, CHART_LINES, count);
   view_number(root, "memory.device_bytes", &total);
-  chart->title = page_print(build->page, "%sdevice, host and drives", build_whose(build, report));
+  chart->title =
+      page_print(build->page, "%s%s", build_whose(build, report),
+                 build->count > 1 ? "device, host and drives" : "Device, host and drives");
   chart->x_name = "seconds since the first step";
   chart->unit = UNIT_BYTES;
   build_series(chart, "device, by everybody", "device", false);

@@ -58,6 +58,16 @@ static size_t whole_bytes(uintptr_t start, uintptr_t end, uintptr_t base, size_t
   return last > first ? (last - first) * piece_bytes : 0;
 }
 
+/* Whether some state lies where it would move, if only it filled pieces. */
+static bool any_may_move(const struct view *view) {
+  struct native_allocation native;
+  for (size_t i = 0; i < view->moment_count; i++)
+    if (view->moments[i].range ||
+        (pressure_native_find(view->moments[i].address, &native) && native.movable))
+      return true;
+  return false;
+}
+
 static size_t movable_bytes(const struct view *view, size_t piece_bytes) {
   struct extent_of *extents =
       malloc((view->moment_count ? view->moment_count : 1) * sizeof *extents);
@@ -98,6 +108,10 @@ static void look(const struct view *view, struct report_observed *observed) {
     observed->move_bytes = observed->budget_bytes;
   if (asked->set && observed->move_bytes > asked->bytes)
     observed->move_bytes = asked->bytes;
+  if (observed->possible && !observed->movable_bytes && any_may_move(view))
+    report_reason("%llu bytes of optimizer state fill no piece of %zu bytes: they stay on the "
+                  "device, as state of larger tensors doesn't",
+                  (unsigned long long)observed->state_bytes, piece_bytes);
   const double share = (double)observed->move_bytes / (double)observed->state_bytes;
   atomic_store_explicit(&share_millionths, (uint32_t)(share * 1e6), memory_order_relaxed);
 }

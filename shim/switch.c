@@ -1,6 +1,7 @@
 /* Acting on the signal (switch.h). The context that launches waits for its stream as any move does. Other contexts come home in the same
    call where they are idle; one that works may wait for what its thread is about to launch, so it comes at a launch of its own. */
 #include "switch.h"
+#include "../policy/node.h"
 #include "../policy/report.h"
 #include "../policy/report_free.h"
 #include "../policy/report_switch.h"
@@ -240,6 +241,7 @@ CUresult switch_act(CUstream stream) {
   report_switch(&told);
   if (told.whole) {
     report_free_ended("switched off by a signal");
+    node_switched(process_config());
     process_end();
   }
   if (first || told.whole)

@@ -34,6 +34,13 @@ observed() {
   expect ".totals.moved_bytes_peak as \$moved | \$moved > 0 and ($foretold - \$moved | fabs) <= \$moved / 20" "charlm: within a twentieth of what moves"
 }
 
+@test "state that fills no piece is told as the reason why nothing would move" {
+  OFFLOAD_PIECE=16MiB GPUSIM_MEMORY=1GiB OFFLOAD_MODE=observe under_preload "$SIM" "$PROGRAM" "$KERNEL" sync=1
+  assert_ended
+  expect '.observed.possible and .observed.state_bytes == 2097152 and .observed.move_bytes == 0' "it is seen, and too small"
+  grep -q "would move 0 of 2.00 MiB .*: 2097152 bytes of optimizer state fill no piece of 16777216 bytes" "$BATS_TEST_TMPDIR/with.err"
+}
+
 @test "what would stay for OFFLOAD_FREE, for the budget and for a driver is left out" {
   OFFLOAD_FREE=1MiB observed
   expect '.observed.move_bytes == 1048576 and .observed.movable_bytes == 2097152' "no more than asked for"

@@ -40,6 +40,8 @@ was_away() {
   at 6 ".switch.used and .switch.whole and .switch.home_bytes == $1 and .switch.step == 4" "it all came home" || return 1
   at 6 '.totals.moved_bytes == 0 and .totals.drive_bytes == 0 and .totals.steps == 4' "nothing is left, and no step is counted any more" || return 1
   expect '.totals.moved_bytes_peak > 0 or .totals.drive_bytes_peak > 0' "state had moved" || return 1
+  at 5 '.node.ranks[0].mode != "off" and .node.ranks[0].moved_bytes + .node.ranks[0].drive_bytes > 0' "other ranks saw it away" || return 1
+  at 6 '.node.ranks[0] | .mode == "off" and .moved_bytes + .drive_bytes == 0 and (.note | test("switched off"))' "and see that it is home, and why" || return 1
   grep -q "switched off by SIGRTMIN+9 at step 4: 2.00 MiB came home" "$BATS_TEST_TMPDIR/with.err"
 }
 
