@@ -114,10 +114,11 @@ static bool kind_of(const struct plan_request *request, struct kind *kind, char 
   const char *names[NAMES_MOST];
   size_t count = 0;
   char known[512] = "";
-  for (; count < NAMES_MOST && plan_optimizers[count].name; count++) {
-    names[count] = plan_optimizers[count].name;
-    snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", count ? ", " : "",
-             names[count]);
+  for (const struct plan_optimizer *each = plan_optimizers; each->name && count < NAMES_MOST;
+       each++) {
+    names[count++] = each->name;
+    snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", count > 1 ? ", " : "",
+             each->name);
   }
   const char *nearest = nearest_name(request->optimizer, names, count);
   snprintf(problem, problem_bytes, "--optimizer %.40s is not known%s%s: known are %s",
