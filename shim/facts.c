@@ -155,7 +155,9 @@ static size_t give(bool final, struct advice advice[ADVICE_MOST], uint64_t *stat
     facts.budget_limited_by = limited_by;
     facts.memlock_bytes = !strcmp(limited_by, "RLIMIT_MEMLOCK") ? facts.budget_bytes : 0;
   }
-  facts.ranks = ranks_sharers();
+  /* The job's, as its launcher says: others that share the node keep state of their own. */
+  const unsigned of_job = process_config()->ranks.local_ranks;
+  facts.ranks = of_job ? of_job : ranks_sharers();
   facts.replicated = replicated();
   foreign_facts(&facts.foreach_bytes, &facts.foreign_name, &facts.foreign_bytes);
   facts.expandable_segments = settings.expandable_segments && !total(&t->moved_bytes_peak);
