@@ -111,8 +111,8 @@ source_is() { expect ".rates.source == \"$1\"" "rates that are $1"; }
   local i pids=()
   wanted >/dev/null
   for i in 1 2 3; do
-    STARTS=$STARTS.$i OFFLOAD_REPORT=$BATS_TEST_TMPDIR/report.$i.json LD_PRELOAD=$FOLDER/liboffload.so "$SIM" "$WATCHER" \
-      until "$STARTS.$i.done" 20000 >"$BATS_TEST_TMPDIR/seen.$i" &
+    env STARTS="$BATS_TEST_TMPDIR/starts.$i" OFFLOAD_REPORT="$BATS_TEST_TMPDIR/report.$i.json" LD_PRELOAD="$FOLDER/liboffload.so" \
+      "$SIM" "$WATCHER" until "$BATS_TEST_TMPDIR/starts.$i.done" 20000 >"$BATS_TEST_TMPDIR/seen.$i" &
     pids+=($!)
   done
   wait "${pids[@]}"
