@@ -120,8 +120,8 @@ steps() {
 
 @test "a way that is tried and proves slower still is left again, and the numbers stay the same" {
   # Copies are told to take next to nothing, and take what they take here; the CPU's lag is more than that.
-  rates up=1e15 down=1e15 up_both=1e15 down_both=1e15 cpu_elements=1e8
-  OFFLOAD_TEST_WORKER_LAG_US=200000 steps 48
+  rates up=1e15 down=1e15 up_both=1e15 down_both=1e15 cpu_elements=1e9
+  OFFLOAD_TEST_WORKER_LAG_US=200000 steps 120
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "both ways stepped elements"
   expect '.policy.functions[0] | .way == "stream" and .switch_count >= 2 and .switches[0].to == "cpu" and .switches[1].to == "stream"' "to cpu and back"
 }
