@@ -25,7 +25,8 @@
 #undef cuStreamBatchMemOp
 #undef cuMemPrefetchAsync
 #undef cuEventElapsedTime
-/* Newer headers declare only its second version, which older drivers lack. */
+/* Newer headers declare only its second version, which older drivers lack, unless a file asks for them. */
+/* NOLINTNEXTLINE(readability-redundant-declaration): those files */
 extern CUresult CUDAAPI cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 
 /* HOOK(symbol, base name, first version, per-thread variant, parameters, argument names): a wrapper
