@@ -48,7 +48,8 @@ struct pass {
 
 /* The request's next unit; false: there is none. With the lock held. */
 static bool aim(struct pass *pass, struct store_request *request) {
-  if (*pass->why || (pass->next >= pass->count && (pass->write || now_ns() >= pass->until_ns)))
+  if (*pass->why ||
+      (pass->next >= pass->count && (pass->write || clock_now_ns() >= pass->until_ns)))
     return false;
   request->unit = pass->units[pass->next++ % pass->count];
   return true;
@@ -78,7 +79,7 @@ static void again(struct store_request *request) {
 /* Nanoseconds that it took. */
 static uint64_t run(struct pass *pass, char *slab) {
   struct store_request requests[IN_FLIGHT];
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   pthread_mutex_init(&pass->lock, NULL);
   pthread_cond_init(&pass->over, NULL);
   for (unsigned i = 0; i < IN_FLIGHT; i++) {
@@ -97,7 +98,7 @@ static uint64_t run(struct pass *pass, char *slab) {
   pthread_mutex_unlock(&pass->lock);
   pthread_cond_destroy(&pass->over);
   pthread_mutex_destroy(&pass->lock);
-  return now_ns() - begun;
+  return clock_now_ns() - begun;
 }
 
 /* One store's life: all is written, then read for as long as was asked. */
@@ -123,7 +124,7 @@ static bool measure(const struct options *options, char *slab, bool checksums, b
     struct pass reading = {.store = store, .units = units, .count = count};
     run(&writing, slab);
     const struct store_stats before = store_stats(store);
-    reading.until_ns = now_ns() + (uint64_t)(options->seconds * 1e9);
+    reading.until_ns = clock_now_ns() + (uint64_t)(options->seconds * 1e9);
     const uint64_t ns = run(&reading, slab);
     const struct store_stats after = store_stats(store);
     const uint64_t bytes = after.read_bytes - before.read_bytes;

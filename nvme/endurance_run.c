@@ -86,7 +86,7 @@ static bool begin(struct start *start) {
 }
 
 static int64_t now_ms(void) {
-  return (int64_t)(now_ns() / 1000000);
+  return (int64_t)(clock_now_ns() / 1000000);
 }
 
 static bool take(int fd, int64_t until_ms, char *output, size_t output_bytes) {

@@ -30,7 +30,7 @@ static bool writes(uint64_t n) {
    would find no rate. With the lock held. */
 static bool aim(struct round *round, struct engine_request *request) {
   const struct engine_load *load = round->load;
-  if (round->error || (round->next && now_ns() >= round->until_ns) ||
+  if (round->error || (round->next && clock_now_ns() >= round->until_ns) ||
       (load->most_bytes && round->begun_bytes >= load->most_bytes))
     return false;
   request->offset = round->next % round->blocks * load->block_bytes;
@@ -91,7 +91,7 @@ double engine_load(struct engine *engine, const struct engine_load *load, uint64
   engine->config.depth = load->depth;
   engine->config.block_bytes = load->block_bytes;
   pthread_mutex_unlock(&engine->lock);
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   struct round round = {
       .load = load,
       .engine = engine,
@@ -101,7 +101,7 @@ double engine_load(struct engine *engine, const struct engine_load *load, uint64
   pthread_mutex_init(&round.lock, NULL);
   pthread_cond_init(&round.over, NULL);
   run(&round, requests);
-  *ns = now_ns() - begun;
+  *ns = clock_now_ns() - begun;
   *bytes = round.done_bytes;
   *error = round.error;
   pthread_cond_destroy(&round.over);
@@ -117,7 +117,7 @@ static int measure(struct engine *engine, struct engine_load load, uint64_t limi
                    double rates[BLOCKS][DEPTHS]) {
   uint64_t bytes, ns;
   int error;
-  const uint64_t until = now_ns() + limit_ns;
+  const uint64_t until = clock_now_ns() + limit_ns;
   load.mix = ENGINE_WRITE;
   load.block_bytes = LEAST_BLOCK;
   load.depth = 8;
@@ -132,7 +132,7 @@ static int measure(struct engine *engine, struct engine_load load, uint64_t limi
   for (unsigned sum = 0; sum <= BLOCKS + DEPTHS - 2; sum++)
     for (unsigned block = 0; block < BLOCKS && block <= sum; block++) {
       const unsigned depth = sum - block;
-      const uint64_t now = now_ns();
+      const uint64_t now = clock_now_ns();
       if (depth >= DEPTHS)
         continue;
       load.block_bytes = (size_t)LEAST_BLOCK << block;

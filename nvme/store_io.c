@@ -19,9 +19,9 @@ struct store_part {
 };
 
 static uint64_t checksum(struct store *store, const void *bytes) {
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   const uint64_t sum = XXH3_64bits(bytes, store->stripe_bytes);
-  atomic_fetch_add_explicit(&store->checksum_ns, now_ns() - begun, memory_order_relaxed);
+  atomic_fetch_add_explicit(&store->checksum_ns, clock_now_ns() - begun, memory_order_relaxed);
   return sum;
 }
 

@@ -9,7 +9,7 @@ NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/node.
 NODE_OBJS := $(NODE_SRC:%.c=$(B)/%.o)
 POLICY_SRC += $(NODE_SRC)
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
-POLICY_HDR := $(wildcard policy/*.h policy/*.def) adam/adam.h
+POLICY_HDR := $(wildcard policy/*.h policy/*.def nvme/*.h) adam/adam.h
 
 $(B)/policy/%.o: policy/%.c $(POLICY_HDR) policy/build.mk Makefile
 	@mkdir -p $(@D)

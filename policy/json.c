@@ -120,6 +120,17 @@ void json_number(struct json *json, const char *key, uint64_t value) {
   put(json, digits, (size_t)n);
 }
 
+void json_number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
+  if (known)
+    json_number(json, key, value);
+  else
+    json_string(json, key, NULL);
+}
+
+void json_text_or_null(struct json *json, const char *key, const char *text) {
+  json_string(json, key, *text ? text : NULL);
+}
+
 void json_boolean(struct json *json, const char *key, bool value) {
   begin_member(json, key);
   put(json, value ? "true" : "false", value ? 4 : 5);

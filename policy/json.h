@@ -28,6 +28,9 @@ void json_end(struct json *, char bracket);
 #define json_string json_write_string
 void json_string(struct json *, const char *key, const char *value); /* NULL writes null */
 void json_number(struct json *, const char *key, uint64_t value);
+/* null for a number that isn't known, and for a text that is empty. */
+void json_number_or_null(struct json *, const char *key, bool known, uint64_t value);
+void json_text_or_null(struct json *, const char *key, const char *text);
 void json_boolean(struct json *, const char *key, bool value);
 
 /* Writes what is left, with a newline; the first error's errno, or 0. */

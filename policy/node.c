@@ -2,6 +2,7 @@
    are taken. */
 #define _GNU_SOURCE
 #include "node.h"
+#include "../nvme/clock.h"
 #include "budget.h"
 #include "cpus.h"
 #include "groups.h"
@@ -295,15 +296,9 @@ static void look(const struct config *config) {
   report_node(&seen);
 }
 
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 bool node_step(const struct config *config, const struct node_step *step) {
   enum { FIRST_STEPS = 8, INTERVAL_NS = 100000000 };
-  const uint64_t now = now_ns();
+  const uint64_t now = clock_now_ns();
   node_join(config);
   pthread_mutex_lock(&mutex);
   own.count++;

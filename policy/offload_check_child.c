@@ -1,6 +1,7 @@
 /* What `offload check` does in child processes, so that a driver that crashes or hangs, a library that doesn't load and a slow
    interpreter harm nobody; and small helpers of the checks. */
 #define _GNU_SOURCE
+#include "../nvme/clock.h"
 #include "check.h"
 #include "words.h"
 #include <errno.h>
@@ -16,9 +17,7 @@
 #include <unistd.h>
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return (int64_t)(clock_now_ns() / 1000000);
 }
 
 static _Noreturn void become(char *const *argv, const char *preload, int output) {

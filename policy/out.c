@@ -1,5 +1,6 @@
 /* See out.h. */
 #include "out.h"
+#include "../nvme/clock.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -12,9 +13,7 @@
 enum { LONGEST = 1024, PATIENCE_MS = 1000 };
 
 static int64_t now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+  return (int64_t)(clock_now_ns() / 1000000);
 }
 
 /* False when the reader has taken nothing for too long. */

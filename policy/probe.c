@@ -169,7 +169,7 @@ int main(int count, char **words) {
     (void)rates_key_here(&key, root, version);
   memcpy(key.gpu, bus, sizeof bus);
   key.drives = options.nvme;
-  const uint64_t until = now_ns() + (uint64_t)LOCK_SECONDS * 1000000000u;
+  const uint64_t until = clock_now_ns() + (uint64_t)LOCK_SECONDS * 1000000000u;
   if (keep && rates_cache_lock(&key, NULL, until, why, sizeof why) < 0) {
     fprintf(stderr, "offload-probe: %s\n", why);
     keep = false;

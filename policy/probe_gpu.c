@@ -197,12 +197,12 @@ static CUresult kernel_write(struct probe_gpu *gpu, size_t bytes) {
 /* Nanoseconds that `count` of them take. */
 static CUresult time_of(struct probe_gpu *gpu, operation *work, size_t bytes, unsigned count,
                         uint64_t *ns) {
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   CUresult result = CUDA_SUCCESS;
   for (unsigned i = 0; i < count && !result; i++)
     result = work(gpu, bytes);
   const CUresult ended = gpu->cuCtxSynchronize();
-  *ns = now_ns() - begun;
+  *ns = clock_now_ns() - begun;
   *ns += !*ns;
   return result ? result : ended;
 }
@@ -268,7 +268,7 @@ static CUresult both(struct probe_gpu *gpu, double *up_rate, double *down_rate) 
     result = gpu->cuEventCreate(&events[i], CU_EVENT_DEFAULT);
   for (unsigned batch = 0; batch < BATCHES && !result; batch++) {
     float ms[2] = {0, 0};
-    const uint64_t begun = now_ns();
+    const uint64_t begun = clock_now_ns();
     for (unsigned i = 0; i < 2 && !result; i++)
       result = gpu->cuEventRecord(events[i], gpu->streams[i]);
     for (unsigned i = 0; i < count && !result; i++)
@@ -278,7 +278,7 @@ static CUresult both(struct probe_gpu *gpu, double *up_rate, double *down_rate) 
     for (unsigned i = 0; i < 2 && !result; i++)
       result = gpu->cuEventRecord(events[2 + i], gpu->streams[i]);
     const CUresult ended = gpu->cuCtxSynchronize();
-    const float all_ms = (float)(now_ns() - begun) / 1e6F;
+    const float all_ms = (float)(clock_now_ns() - begun) / 1e6F;
     result = result ? result : ended;
     for (unsigned i = 0; i < 2 && !result; i++)
       result = gpu->cuEventElapsedTime(&ms[i], events[i], events[2 + i]);

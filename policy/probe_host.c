@@ -52,7 +52,7 @@ static uint64_t work(const struct share *first, unsigned count, uint64_t until_n
       for (size_t c = 0; c < first[i].chunks; c++) {
         pass(first[i].a + c * CHUNK, first[i].b + c * CHUNK, CHUNK);
         bytes += 3ul * CHUNK * sizeof(double);
-        if (now_ns() >= until_ns)
+        if (clock_now_ns() >= until_ns)
           return bytes;
       }
 }
@@ -67,7 +67,7 @@ static void *member(void *argument) {
     share->b[i] = 0.1;
   }
   pthread_barrier_wait(&crew->start);
-  const uint64_t bytes = work(share, 1, now_ns() + all_ns);
+  const uint64_t bytes = work(share, 1, clock_now_ns() + all_ns);
   atomic_fetch_add_explicit(&crew->bytes, bytes, memory_order_relaxed);
   pthread_barrier_wait(&crew->start);
   return NULL;
@@ -127,15 +127,15 @@ void probe_host_memory(struct probe *probe) {
     return;
   }
   pthread_barrier_wait(&crew->start);
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   pthread_barrier_wait(&crew->start);
-  const uint64_t ns = now_ns() - begun;
+  const uint64_t ns = clock_now_ns() - begun;
   for (unsigned i = 0; i < made; i++)
     pthread_join(threads[i], NULL);
   probe->rates.dram = (double)crew->bytes * 1e9 / (double)ns;
-  const uint64_t alone_begun = now_ns();
+  const uint64_t alone_begun = clock_now_ns();
   const uint64_t alone = work(crew->shares, crew->count, alone_begun + alone_ns);
-  probe->rates.dram_thread = (double)alone * 1e9 / (double)(now_ns() - alone_begun);
+  probe->rates.dram_thread = (double)alone * 1e9 / (double)(clock_now_ns() - alone_begun);
   pthread_barrier_destroy(&crew->start);
 end:
   if (memory != MAP_FAILED)
@@ -180,12 +180,12 @@ void probe_elements(struct probe *probe) {
     g[i] = (float)i / ELEMENTS - 0.5f;
   api->scalars(ADAM_FLOAT, &hyper, 10, 0, 0, &job.scalars);
   bool done = api->step(team, &job);
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   uint64_t steps = 0;
-  for (; done && now_ns() - begun < elements_ns; steps++)
+  for (; done && clock_now_ns() - begun < elements_ns; steps++)
     done = api->step(team, &job);
   if (done)
-    probe->rates.cpu_elements = (double)steps * ELEMENTS * 1e9 / (double)(now_ns() - begun);
+    probe->rates.cpu_elements = (double)steps * ELEMENTS * 1e9 / (double)(clock_now_ns() - begun);
   api->team_destroy(team);
 }
 

@@ -193,7 +193,7 @@ int rates_cache_lock(const struct rates_key *key, const char *what, uint64_t unt
     return -1;
   }
   while (flock(file, LOCK_EX | LOCK_NB)) {
-    if ((errno != EWOULDBLOCK && errno != EINTR) || now_ns() >= until_ns) {
+    if ((errno != EWOULDBLOCK && errno != EINTR) || clock_now_ns() >= until_ns) {
       fail(problem, bytes, "%s: %s", path,
            errno == EWOULDBLOCK ? "another process measures, and takes its time" : strerror(errno));
       close(file);

@@ -18,34 +18,23 @@ void report_drives_forget(void) {
   told.count = 0;
 }
 
-static void number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
-  if (known)
-    json_number(json, key, value);
-  else
-    json_string(json, key, NULL);
-}
-
-static void text_or_null(struct json *json, const char *key, const char *text) {
-  json_string(json, key, *text ? text : NULL);
-}
-
 static void write_drive(struct json *json, const struct report_drive *drive, bool rates_known) {
   const struct drive_health *health = &drive->health;
   json_begin(json, NULL, '{');
   json_string(json, "path", drive->path);
-  text_or_null(json, "device", health->name);
-  text_or_null(json, "model", health->model);
-  text_or_null(json, "source", health->source);
-  number_or_null(json, "capacity_bytes", health->capacity_bytes, health->capacity_bytes);
+  json_text_or_null(json, "device", health->name);
+  json_text_or_null(json, "model", health->model);
+  json_text_or_null(json, "source", health->source);
+  json_number_or_null(json, "capacity_bytes", health->capacity_bytes, health->capacity_bytes);
   json_boolean(json, "consumer", health->consumer);
-  number_or_null(json, "percent_used", health->percent_known, health->percent_used);
-  number_or_null(json, "rated_bytes", health->rated_known, health->rated_bytes);
-  number_or_null(json, "life_written_bytes", health->written_known, health->written_bytes);
-  number_or_null(json, "boot_written_bytes", health->boot_known, health->boot_written_bytes);
+  json_number_or_null(json, "percent_used", health->percent_known, health->percent_used);
+  json_number_or_null(json, "rated_bytes", health->rated_known, health->rated_bytes);
+  json_number_or_null(json, "life_written_bytes", health->written_known, health->written_bytes);
+  json_number_or_null(json, "boot_written_bytes", health->boot_known, health->boot_written_bytes);
   json_number(json, "written_bytes", drive->written_bytes);
-  number_or_null(json, "bytes_per_step", rates_known, drive->bytes_per_step);
-  number_or_null(json, "steps_left", drive->life_known, drive->steps_left);
-  number_or_null(json, "days_left", drive->life_known, drive->days_left);
+  json_number_or_null(json, "bytes_per_step", rates_known, drive->bytes_per_step);
+  json_number_or_null(json, "steps_left", drive->life_known, drive->steps_left);
+  json_number_or_null(json, "days_left", drive->life_known, drive->days_left);
   json_boolean(json, "failed", drive->failed);
   json_end(json, '}');
 }
@@ -72,8 +61,8 @@ void report_drives_json(struct json *json) {
   json_number(json, "kept_bytes", drives->kept_bytes);
   json_number(json, "checksum_ns", drives->checksum_ns);
   json_number(json, "steps", drives->steps);
-  number_or_null(json, "bytes_per_step", drives->steps, drives->bytes_per_step);
-  number_or_null(json, "step_ns", drives->step_ns, drives->step_ns);
+  json_number_or_null(json, "bytes_per_step", drives->steps, drives->bytes_per_step);
+  json_number_or_null(json, "step_ns", drives->step_ns, drives->step_ns);
   json_boolean(json, "wear_limit_reached", drives->wear_limit_reached);
   json_number(json, "failed_directories", drives->failed);
   json_begin(json, "directories", '[');

@@ -2,6 +2,7 @@
    a line may come from a signal's handler that calls exit on top of another line. */
 #define _GNU_SOURCE
 #include "report_line.h"
+#include "../nvme/clock.h"
 #include "report.h"
 #include "report_file.h"
 #include <errno.h>
@@ -79,10 +80,8 @@ void report_line_forget(void) {
 /* ---- how many ---- */
 
 static uint32_t window_now(void) {
-  struct timespec now = {0};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-  return (uint32_t)(ns / report_line_window_ns) + 1; /* never 0, which is a kind's beginning */
+  return (uint32_t)(clock_now_ns() / report_line_window_ns) +
+         1; /* never 0, which is a kind's beginning */
 }
 
 static struct kind *kind_of(const char *format) {

@@ -24,19 +24,12 @@ bool report_node_declines(const struct registry_entry *rank) {
   return rank->state.steps >= 2 && !rank->state.moved_bytes && !rank->state.drive_bytes;
 }
 
-static void number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
-  if (known)
-    json_number(json, key, value);
-  else
-    json_string(json, key, NULL);
-}
-
 static void write_rank(struct json *json, const struct registry_entry *rank, bool live) {
   const struct registry_state *state = &rank->state;
   json_begin(json, NULL, '{');
   json_number(json, "pid", (uint64_t)rank->pid);
-  number_or_null(json, "local_rank", rank->local_ranks, rank->local_rank);
-  number_or_null(json, "device", rank->device >= 0, (uint64_t)rank->device);
+  json_number_or_null(json, "local_rank", rank->local_ranks, rank->local_rank);
+  json_number_or_null(json, "device", rank->device >= 0, (uint64_t)rank->device);
   json_string(json, "gpu", *rank->gpu ? rank->gpu : NULL);
   json_string(json, "program", rank->program);
   json_boolean(json, "live", live);
@@ -66,17 +59,17 @@ void report_node_json(struct json *json, const struct config *config) {
   pthread_mutex_unlock(&lock);
   json_begin(json, "node", '{');
   json_string(json, "launcher", config->ranks.launcher);
-  number_or_null(json, "local_rank", config->ranks.local_rank >= 0,
-                 (uint64_t)config->ranks.local_rank);
-  number_or_null(json, "local_ranks", config->ranks.local_ranks, config->ranks.local_ranks);
+  json_number_or_null(json, "local_rank", config->ranks.local_rank >= 0,
+                      (uint64_t)config->ranks.local_rank);
+  json_number_or_null(json, "local_ranks", config->ranks.local_ranks, config->ranks.local_ranks);
   json_boolean(json, "registered", node->registered);
   json_string(json, "problem", node->problem);
   json_number(json, "sharers", node->sharers);
   json_number(json, "missing", node->missing);
-  number_or_null(json, "machine_bytes", node->sharers && node->machine_bytes != UINT64_MAX,
-                 node->machine_bytes);
-  number_or_null(json, "group_bytes", node->sharers && node->group_bytes != UINT64_MAX,
-                 node->group_bytes);
+  json_number_or_null(json, "machine_bytes", node->sharers && node->machine_bytes != UINT64_MAX,
+                      node->machine_bytes);
+  json_number_or_null(json, "group_bytes", node->sharers && node->group_bytes != UINT64_MAX,
+                      node->group_bytes);
   json_number(json, "claimed_bytes", node->claimed_bytes);
   json_number(json, "staging_bytes", node->staging_bytes);
   json_number(json, "threads", node->threads);

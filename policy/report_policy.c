@@ -44,17 +44,6 @@ void report_policy_forget(void) {
   step_count = 0;
 }
 
-static void number_or_null(struct json *json, const char *key, bool known, uint64_t value) {
-  if (known)
-    json_number(json, key, value);
-  else
-    json_string(json, key, NULL);
-}
-
-static void text_or_null(struct json *json, const char *key, const char *text) {
-  json_string(json, key, *text ? text : NULL);
-}
-
 /* ---- "policy" ---- */
 
 static void write_policy(struct json *json, const struct report_policy *policy) {
@@ -65,7 +54,7 @@ static void write_policy(struct json *json, const struct report_policy *policy) 
   json_string(json, "asked", policy->asked);
   json_string(json, "way", policy->way);
   json_string(json, "why", policy->why);
-  text_or_null(json, "advice", policy->advice);
+  json_text_or_null(json, "advice", policy->advice);
   json_string(json, "rates", policy->rates);
   json_number(json, "elements", policy->elements);
   json_number(json, "elements_host", policy->elements_host);
@@ -83,9 +72,9 @@ static void write_policy(struct json *json, const struct report_policy *policy) 
     json_end(json, '}');
   }
   json_end(json, '}');
-  number_or_null(json, "measured_ns", policy->measured_ns, policy->measured_ns);
-  number_or_null(json, "foretold_ns", policy->foretold_ns, policy->foretold_ns);
-  number_or_null(
+  json_number_or_null(json, "measured_ns", policy->measured_ns, policy->measured_ns);
+  json_number_or_null(json, "foretold_ns", policy->foretold_ns, policy->foretold_ns);
+  json_number_or_null(
       json, "ratio_percent", compared,
       compared ? (uint64_t)(100.0 * (double)policy->measured_ns / (double)policy->foretold_ns) : 0);
   json_number(json, "switch_count", policy->change_count);
@@ -162,7 +151,7 @@ static void write_median(struct json *json, const char *key, const struct report
     if (known(&kept[i]))
       values[n++] = value(&kept[i]);
   qsort(values, n, sizeof *values, by_size);
-  number_or_null(json, key, n, n ? values[n / 2] : 0);
+  json_number_or_null(json, key, n, n ? values[n / 2] : 0);
 }
 
 static void write_step(struct json *json, const struct report_step *step) {
@@ -171,9 +160,9 @@ static void write_step(struct json *json, const struct report_step *step) {
   json_number(json, "device", (uint64_t)step->device);
   json_string(json, "way", step->way);
   json_number(json, "step_ns", step->step_ns);
-  number_or_null(json, "optimizer_ns", measured(step), step->optimizer_ns);
-  number_or_null(json, "exposed_ns", measured(step), exposed_ns(step));
-  number_or_null(json, "foretold_ns", foretold(step), foretold_exposed_ns(step));
+  json_number_or_null(json, "optimizer_ns", measured(step), step->optimizer_ns);
+  json_number_or_null(json, "exposed_ns", measured(step), exposed_ns(step));
+  json_number_or_null(json, "foretold_ns", foretold(step), foretold_exposed_ns(step));
   json_number(json, "cpu_ns", step->cpu_ns);
   json_number(json, "link_down_bytes", step->link_down_bytes);
   json_number(json, "link_up_bytes", step->link_up_bytes);

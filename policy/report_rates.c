@@ -54,8 +54,8 @@ void report_rates_json(struct json *json) {
   json_begin(json, "rates", '{');
   json_number(json, "ordinal", (uint64_t)device);
   json_string(json, "source", rates_source_name(rates.source));
-  json_string(json, "path", *path ? path : NULL);
-  json_string(json, "why", *why ? why : NULL);
+  json_text_or_null(json, "path", path);
+  json_text_or_null(json, "why", why);
 #define RATE(name, unit, assumed, help) rate(json, #name, rates.name);
 #include "rates.def"
 #undef RATE

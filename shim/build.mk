@@ -3,7 +3,7 @@ include shim/kernels.mk
 
 SHIM_SRC := $(filter-out shim/bench_%.c,$(wildcard shim/*.c))
 SHIM_OBJS := $(SHIM_SRC:%.c=$(B)/%.o)
-SHIM_HDR := $(wildcard shim/*.h shim/*.def policy/*.h policy/*.def adam/*.h) $(B)/gen/kernels_ptx.h
+SHIM_HDR := $(wildcard shim/*.h shim/*.def policy/*.h policy/*.def nvme/*.h adam/*.h) $(B)/gen/kernels_ptx.h
 # Thread-local storage is a few bytes: initial-exec spares the call, and with it the need for the loader (musl has another).
 # Frames are small, since the program's stacks may be.
 SHIM_CFLAGS := $(CFLAGS_ALL) $(CUDA_INC) $(HARDEN_CFLAGS) -ftls-model=initial-exec $(if $(SAN),,-Wframe-larger-than=5120)

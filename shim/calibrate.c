@@ -2,8 +2,8 @@
    calibrate_bench.c's. */
 #define _GNU_SOURCE
 #include "calibrate.h"
+#include "../nvme/clock.h"
 #include "calibrate_bench.h"
-#include "clock.h"
 #include "process.h"
 #include "state.h"
 #include <stdio.h>

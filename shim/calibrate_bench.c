@@ -1,7 +1,7 @@
 /* See calibrate_bench.h. */
 #define _GNU_SOURCE
 #include "calibrate_bench.h"
-#include "clock.h"
+#include "../nvme/clock.h"
 #include "drain.h"
 #include <string.h>
 #include <time.h>

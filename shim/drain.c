@@ -2,7 +2,7 @@
    the program enqueues it. So more is waited for than is needed, and a stream may be found busy
    with what depends on this very thread: hence the deadline. */
 #include "drain.h"
-#include "clock.h"
+#include "../nvme/clock.h"
 #include "driver.h"
 #include "process.h"
 #include "touch.h"

@@ -1,10 +1,10 @@
 /* Policy of the drive tier (drive.h): whether pieces may go, what each step costs the drives, and bringing in what something other
    than the step wants. The copies themselves are drive_move.c's. */
 #include "drive.h"
+#include "../nvme/clock.h"
 #include "../policy/report.h"
 #include "cancel.h"
 #include "census.h"
-#include "clock.h"
 #include "driver.h"
 #include "frames.h"
 #include "lock.h"

@@ -5,9 +5,9 @@
    and the frame is written behind. Until the mapping goes everything can be undone.
 
    In: frames are asked for, some ahead; a piece's memory is made and mapped at its address, where nothing is, and filled from the frame. */
+#include "../nvme/clock.h"
 #include "../policy/report.h"
 #include "../policy/trace.h"
-#include "clock.h"
 #include "drain.h"
 #include "drive.h"
 #include "driver.h"

@@ -1,12 +1,12 @@
 /* See facts.h. Costs come from rates: where these are only assumed and nothing is observed, none is advised by. */
 #include "facts.h"
+#include "../nvme/clock.h"
 #include "../policy/advice.h"
 #include "../policy/ranks.h"
 #include "../policy/report.h"
 #include "../policy/report_advice.h"
 #include "../policy/report_memory.h"
 #include "choose.h"
-#include "clock.h"
 #include "foreign.h"
 #include "process.h"
 #include "state.h"

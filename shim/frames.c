@@ -2,9 +2,9 @@
    looks at every frame and takes every step that is possible; it is called whenever something changed. Requests to the store are
    collected under the lock and made after it, since a store may answer at once, from the very call. */
 #define _GNU_SOURCE
+#include "../nvme/clock.h"
 #include "../policy/report.h"
 #include "../policy/trace.h"
-#include "clock.h"
 #include "frames_set.h"
 #include "process.h"
 #include <stdio.h>

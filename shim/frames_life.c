@@ -3,10 +3,10 @@
 
    The list, the store and what was refused are under the enqueue lock; the store's pointer is also read by any thread. */
 #define _GNU_SOURCE
+#include "../nvme/clock.h"
 #include "../policy/budget.h"
 #include "../policy/share.h"
 #include "cancel.h"
-#include "clock.h"
 #include "driver.h"
 #include "frames_set.h"
 #include "process.h"

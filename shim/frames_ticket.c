@@ -1,7 +1,7 @@
 /* Tickets: see frames.h. They are made one after another, under the enqueue lock, and each names its frames before the next one does: so
    whatever a ticket waits for was named by tickets made before it. */
+#include "../nvme/clock.h"
 #include "../policy/report.h"
-#include "clock.h"
 #include "frames_set.h"
 #include <stdlib.h>
 

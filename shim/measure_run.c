@@ -2,7 +2,7 @@
    storage are the calling thread's, and libc's functions may be the program's own. */
 #define _GNU_SOURCE
 #include "measure_run.h"
-#include "clock.h"
+#include "../nvme/clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

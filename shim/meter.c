@@ -1,8 +1,8 @@
 /* See meter.h. A context has a few spans, used in turn: open while their step is enqueued, closed when the next one begins, then read
    or, when their turn comes again, dropped. */
 #include "meter.h"
+#include "../nvme/clock.h"
 #include "../policy/report.h"
-#include "clock.h"
 #include "driver.h"
 
 enum { CONTEXTS = 64, SPANS = 6, FIRST_STEPS = 2 };

@@ -13,9 +13,9 @@
    left alone, and the batch is cleaned up when they are done. Until then nothing else moves in that
    context. */
 #include "move.h"
+#include "../nvme/clock.h"
 #include "../policy/report.h"
 #include "../policy/trace.h"
-#include "clock.h"
 #include "drain.h"
 #include "driver.h"
 #include "mark.h"

@@ -2,12 +2,12 @@
    so no lock is between the two. */
 #define _GNU_SOURCE
 #include "record.h"
+#include "../nvme/clock.h"
 #include "../policy/metrics.h"
 #include "../policy/registry.h"
 #include "../policy/report.h"
 #include "../policy/report_memory.h"
 #include "../policy/trace.h"
-#include "clock.h"
 #include "driver.h"
 #include "process.h"
 #include <linux/futex.h>

@@ -5,7 +5,7 @@
    microseconds, as the host saw it done at once. Distances are floats of milliseconds, so the anchor is made anew every few seconds.
    Where it isn't done at once (the device has one queue, which is busy) the older one serves on, and in front of the first one spans wait. */
 #include "timeline.h"
-#include "clock.h"
+#include "../nvme/clock.h"
 #include "driver.h"
 #include <stdlib.h>
 #include <string.h>

@@ -2,10 +2,10 @@
    themselves takes time, up to 2 s with smartctl, and changes by the hour: it is asked for again after ten minutes, or at once when
    the last answer came at once. One lock protects what is in here; drives are asked without it. */
 #include "wear.h"
+#include "../nvme/clock.h"
 #include "../nvme/endurance.h"
 #include "../policy/report.h"
 #include "cancel.h"
-#include "clock.h"
 #include "process.h"
 #include <inttypes.h>
 #include <pthread.h>

@@ -3,9 +3,9 @@
    the scalars of a launch, which nobody else may see. */
 #define _GNU_SOURCE
 #include "worker.h"
+#include "../nvme/clock.h"
 #include "../policy/node.h"
 #include "../policy/trace.h"
-#include "clock.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -289,12 +289,12 @@ static void slow(void) {
     units[i] = allocate(store);
     fill(slab + (size_t)i * SMALL, SMALL, 60 + i);
   }
-  const uint64_t begun = now_ns();
+  const uint64_t begun = clock_now_ns();
   for (unsigned i = 0; i < COUNT; i++)
     start(store, &requests[i], &waited, true, units[i], slab + (size_t)i * SMALL);
-  const uint64_t asked = now_ns() - begun;
+  const uint64_t asked = clock_now_ns() - begun;
   wait_all(&waited);
-  const uint64_t taken = now_ns() - begun;
+  const uint64_t taken = clock_now_ns() - begun;
   for (unsigned i = 0; i < COUNT; i++)
     good = good && requests[i].outcome == STORE_OK && holds(store, units[i], 60 + i);
   /* One after the other on a ring's thread; of threads, that may do all side by side, at least one sleeps. */

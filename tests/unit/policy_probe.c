@@ -100,14 +100,14 @@ static void test_kept(void) {
   rates.charged_cgroup = CHARGE_NO;
   tap_ok(!rates_cached(&key, &read, path) && !rates_cached_newest(root, &read, path),
          "nothing is found where nothing was kept");
-  const int lock = rates_cache_lock(&key, NULL, now_ns(), problem, sizeof problem);
+  const int lock = rates_cache_lock(&key, NULL, clock_now_ns(), problem, sizeof problem);
   good = lock >= 0 && rates_cache_store(&key, &rates, problem, sizeof problem);
   tap_ok(good && rates_cached(&key, &read, path) && read.up == 54e9 &&
              read.charged_cgroup == CHARGE_NO && read.source == RATES_MEASURED,
          "what was kept is found, as measured");
   const pid_t child = fork();
   if (!child) /* locks of one process don't meet */
-    _exit(rates_cache_lock(&key, NULL, now_ns() + 20000000, problem, sizeof problem) >= 0);
+    _exit(rates_cache_lock(&key, NULL, clock_now_ns() + 20000000, problem, sizeof problem) >= 0);
   int status = -1;
   waitpid(child, &status, 0);
   tap_ok(WIFEXITED(status) && !WEXITSTATUS(status),

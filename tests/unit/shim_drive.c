@@ -1,6 +1,7 @@
 /* The drive tier: what goes to drives, what comes back and why, and that no byte is lost. */
 #include "memory_frames.h"
 #include "memory_support.h"
+#include "nvme/clock.h"
 #include "shim/drive.h"
 #include "shim/graphs.h"
 #include "shim/move.h"
@@ -626,14 +627,8 @@ struct accessor {
 };
 static struct accessor accessor;
 
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void spin(uint64_t ns) {
-  for (const uint64_t end = now_ns() + ns; now_ns() < end;)
+  for (const uint64_t end = clock_now_ns() + ns; clock_now_ns() < end;)
     ;
 }
 
@@ -712,9 +707,9 @@ static const char *touched_at_any_moment(void) {
     CHECK(!step() && on_drives(m) == 0);
     random = random * 1103515245 + 12345;
     CHECK(start_accessor(2 * move_ns * (random >> 16 & 0xff) >> 8, i));
-    const uint64_t began_ns = now_ns();
+    const uint64_t began_ns = clock_now_ns();
     CHECK(!step());
-    move_ns = on_drives(m) == PIECES ? now_ns() - began_ns : move_ns + move_ns / 16;
+    move_ns = on_drives(m) == PIECES ? clock_now_ns() - began_ns : move_ns + move_ns / 16;
     CHECK(!pthread_join(accessor.thread, NULL) && rested());
     CHECK(!accessor.result && range_find(m)->pieces[1].tier == PIECE_DEVICE);
     CHECK(holds(m + PIECE, PIECE, writes_beside_copies ? i : 77));
