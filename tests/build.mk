@@ -17,7 +17,7 @@ test-programs: all $$(UNIT_TESTS)
 TEST_NEEDS = test-programs
 define run_tests
 	@status=0; $(MAKE) --no-print-directory -k -j2 $(TEST_NEEDS) >$(B)/test-build.log 2>&1 || status=$$?; \
-	  if [ $$status -ne 0 ]; then grep -E 'error|Error|ERROR|warning|^pytorch: ' $(B)/test-build.log | head -n 40; fi; \
+	  if [ $$status -ne 0 ]; then grep -E 'error:|Error [0-9]|ERROR|warning:|undefined reference|^pytorch: ' $(B)/test-build.log | head -n 40; fi; \
 	  $(TAP) --build-status $$status
 endef
 

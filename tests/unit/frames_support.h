@@ -4,7 +4,7 @@
 #define FRAMES_SUPPORT_H
 #include "frames_fake.h"
 #include "memory_support.h"
-#include "shim/clock.h"
+#include "nvme/clock.h"
 #include "shim/frames_set.h"
 #include "tests/lib/tap.h"
 #include <pthread.h>
