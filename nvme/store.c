@@ -277,11 +277,37 @@ void store_close(struct store *store) {
   free(store);
 }
 
+void store_end(struct store *store) {
+  for (unsigned i = 0; i < store->count; i++) {
+    struct store_directory *directory = &store->directories[i];
+    struct engine *engine = directory->engine;
+    if (!engine)
+      continue;
+    pthread_mutex_lock(&store->table);
+    directory->ended = engine_stats(engine);
+    directory->engine = NULL;
+    pthread_mutex_unlock(&store->table);
+    engine_close(engine);
+    close(directory->file.file);
+    directory->file.file = -1;
+  }
+}
+
 void store_forked(struct store *store) {
   for (unsigned i = 0; store && i < store->count; i++) {
-    close(store->directories[i].file.file);
+    if (store->directories[i].file.file >= 0)
+      close(store->directories[i].file.file);
     engine_forked(store->directories[i].engine);
   }
+}
+
+static struct engine_stats stats_of(struct store *store, unsigned i) {
+  const struct store_directory *directory = &store->directories[i];
+  pthread_mutex_lock(&store->table);
+  const struct engine_stats stats =
+      directory->engine ? engine_stats(directory->engine) : directory->ended;
+  pthread_mutex_unlock(&store->table);
+  return stats;
 }
 
 struct store_stats store_stats(struct store *store) {
@@ -295,7 +321,7 @@ struct store_stats store_stats(struct store *store) {
       .checksum_ns = atomic_load_explicit(&store->checksum_ns, memory_order_relaxed),
   };
   for (unsigned i = 0; i < store->count; i++) {
-    const struct engine_stats engine = engine_stats(store->directories[i].engine);
+    const struct engine_stats engine = stats_of(store, i);
     if (!i)
       stats.rung = engine.rung;
     stats.read_bytes += engine.read_bytes;
@@ -307,7 +333,7 @@ struct store_stats store_stats(struct store *store) {
 }
 
 uint64_t store_directory_written(struct store *store, unsigned i) {
-  return i < store->count ? engine_stats(store->directories[i].engine).written_bytes : 0;
+  return i < store->count ? stats_of(store, i).written_bytes : 0;
 }
 
 bool store_directory_failed(struct store *store, unsigned i) {

@@ -1,7 +1,7 @@
 /* Storage for units of one size on drives: a file in each directory (O_TMPFILE, or unlinked at once; 0600; O_DIRECT), units
    striped over them, space taken with fallocate as it is needed, a checksum for each stripe. Nothing is left behind by a process
-   that is killed. Knows nothing of CUDA and of what units hold. All functions but store_open and store_close may be called from
-   any thread.
+   that is killed. Knows nothing of CUDA and of what units hold. All functions but store_open, store_end and store_close may be
+   called from any thread.
 
    A write never loses what it was given: when a drive fails, the unit is *kept*: its bytes are copied to host memory, from which
    later reads are served, and no more units are allocated there. */
@@ -30,6 +30,9 @@ struct store;
 struct store *store_open(const struct store_config *, char *why, size_t why_bytes);
 /* Waits for what is under way. */
 void store_close(struct store *);
+/* With no unit allocated and nothing under way: files and rings are closed, the slab is the caller's again. What is told of the store, and
+   closing it, go on being possible. */
+void store_end(struct store *);
 /* In a forked child: closes the descriptors, so that a child that lives on holds no space. Async-signal-safe. */
 void store_forked(struct store *);
 

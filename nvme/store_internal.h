@@ -4,7 +4,7 @@
    end by fallocate and never given back before the file is closed.
 
    `space` protects all that is allocated: a directory's slots, the units' numbers and places. It may be held across fallocate, so
-   neither a request nor its end takes it. `table` protects the array of units alone, and is taken last. What a unit holds (checksums,
+   neither a request nor its end takes it. `table` protects the array of units and the engines of a store that may end, and is taken last. What a unit holds (checksums,
    written, kept) belongs to the one request that is under way on it. */
 #ifndef OFFLOAD_NVME_STORE_INTERNAL_H
 #define OFFLOAD_NVME_STORE_INTERNAL_H
@@ -16,7 +16,7 @@ struct store_directory {
   char *path; /* as it was given */
   uint64_t inode_device, inode;
   struct drive_file file;
-  struct engine *engine;
+  struct engine *engine;    /* NULL once the store has ended: under `table`, as is `ended` */
   struct faults *faults;    /* NULL: none */
   uint64_t share_bytes;     /* that this process may take here */
   uint64_t untouched_bytes; /* of the free space, left to others */
@@ -27,6 +27,7 @@ struct store_directory {
   bool refused; /* fallocate failed when so many bytes were free: again only when there are more */
   uint64_t refused_free_bytes;
   _Atomic bool failed, told;
+  struct engine_stats ended; /* what the engine told last */
 };
 
 struct store_stripe {

@@ -296,6 +296,13 @@ static void look(const struct config *config) {
   report_node(&seen);
 }
 
+/* Under the mutex. What was claimed in advance, or has come home, goes back to the others. */
+static void settle(unsigned threads) {
+  share_settle();
+  share_drives(total(&report.totals.drive_bytes));
+  share_threads(threads);
+}
+
 bool node_step(const struct config *config, const struct node_step *step) {
   enum { FIRST_STEPS = 8, INTERVAL_NS = 100000000 };
   const uint64_t now = clock_now_ns();
@@ -306,9 +313,7 @@ bool node_step(const struct config *config, const struct node_step *step) {
   if (due) {
     own.step = *step;
     own.shown_ns = now;
-    share_settle();
-    share_drives(total(&report.totals.drive_bytes));
-    share_threads(step->threads);
+    settle(step->threads);
     show(config);
     look(config);
   }
@@ -321,6 +326,7 @@ void node_switched(const struct config *config) {
     return;
   pthread_mutex_lock(&mutex);
   own.switched = true;
+  settle(0);
   show(config);
   look(config);
   pthread_mutex_unlock(&mutex);

@@ -93,6 +93,9 @@ bool frames_idle(struct frames *, uint64_t limit_ns);
 /* The context goes, or is `gone`: waits (bounded) for tickets and drives, drops the frames. Units stay its ranges' until these go. Tickets
    that are open even then keep the set's memory for good, and end as failed. Under the enqueue lock. */
 void frames_forget_context(CUcontext context, bool gone);
+/* No state is on drives, or ever goes there again: where no context has frames any more, the store's files, rings and the memory that it
+   registered are given back. Under the enqueue lock. */
+void frames_end(void);
 /* Around every fork: a child that is made while the store is being opened would keep descriptors that nobody tells it of, and with them
    the space, so that a fork waits for the opening. The third is for the child, and is async-signal-safe. */
 void frames_before_fork(void);

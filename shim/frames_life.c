@@ -1,5 +1,6 @@
-/* The life of a context's frames (frames.h), and of the process's store, which is opened with the first set and stays. The store registers
-   the memory it was opened with: that of the first set stays mapped, and is the next set's once its own is gone.
+/* The life of a context's frames (frames.h), and of the process's store, which is opened with the first set and stays until the
+   switch. The store registers the memory it was opened with: that of the first set stays mapped, and is the next set's once its own is
+   gone.
 
    The list, the store and what was refused are under the enqueue lock; the store's pointer is also read by any thread. */
 #define _GNU_SOURCE
@@ -23,6 +24,7 @@ static struct store *_Atomic the_store;
 static size_t unit_bytes;
 static struct frames_memory store_memory;
 static bool store_memory_used;
+static bool given_up; /* frames that the store may still work on */
 /* Held while the store is being opened, and over a fork. It tells a thread that forks in a handler on top of its own opening, which
    then goes on: nobody could end that wait. */
 static pthread_mutex_t opening = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
@@ -121,8 +123,8 @@ static void give_memory(struct frames_memory *memory, bool registered) {
   if (memory->base == store_memory.base) {
     store_memory_used = false;
   } else {
-    unstage(memory->bytes);
     frames_memory_free(memory);
+    unstage(memory->bytes);
   }
 }
 
@@ -313,11 +315,30 @@ void frames_forget_context(CUcontext context, bool gone) {
     frames_fail(frames);
   if (frames->keeper)
     keeper_stop(frames->keeper);
-  if (!wait_end(frames))
-    return; /* somebody may still write to it */
+  if (!wait_end(frames)) {
+    given_up = true; /* somebody may still write to it */
+    return;
+  }
   struct frames_memory memory = frames->memory;
   destroy(frames);
   give_memory(&memory, !gone);
+}
+
+void frames_end(void) {
+  struct store *store = frames_store();
+  bool used = store_memory_used || given_up;
+  for (const struct frames *frames = sets; frames; frames = frames->next)
+    used |= !frames->refused[0];
+  if (!store || used)
+    return;
+  const int cancel = cancel_hold();
+  pthread_mutex_lock(&opening);
+  atomic_store_explicit(&the_store, NULL, memory_order_relaxed);
+  store_end(store); /* which stays: the report tells of it */
+  pthread_mutex_unlock(&opening);
+  cancel_allow(cancel);
+  frames_memory_free(&store_memory);
+  unstage(store_memory.bytes);
 }
 
 static _Thread_local bool forking;

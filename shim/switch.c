@@ -240,6 +240,7 @@ CUresult switch_act(CUstream stream) {
   told.whole = all && !after.host_bytes && !after.drive_bytes;
   report_switch(&told);
   if (told.whole) {
+    frames_end();
     report_free_ended("switched off by a signal");
     node_switched(process_config());
     process_end();

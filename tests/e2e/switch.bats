@@ -42,6 +42,9 @@ was_away() {
   expect '.totals.moved_bytes_peak > 0 or .totals.drive_bytes_peak > 0' "state had moved" || return 1
   at 5 '.node.ranks[0].mode != "off" and .node.ranks[0].moved_bytes + .node.ranks[0].drive_bytes > 0' "other ranks saw it away" || return 1
   at 6 '.node.ranks[0] | .mode == "off" and .moved_bytes == 0 and (.note | test("switched off"))' "and see that it is home, and why" || return 1
+  at 5 '.node.ranks[0].host_bytes > 0 and .node.claimed_bytes > 0' "it was claimed of the node" || return 1
+  at 6 '.node.ranks[0] | .host_bytes + .staging_bytes + .drive_bytes + .threads == 0' "no claim of this rank's is left" || return 1
+  at 6 '.node.claimed_bytes + .node.staging_bytes + .node.threads == 0' "the others have all of the node" || return 1
   grep -q "switched off by SIGRTMIN+9 at step 4: 2.00 MiB came home" "$BATS_TEST_TMPDIR/with.err"
 }
 

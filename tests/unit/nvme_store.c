@@ -108,6 +108,29 @@ static void round_trip(unsigned count) {
   store_close(store);
 }
 
+/* Its slab may go, and its files' space is free; what it did is still told. */
+static void ended(void) {
+  struct store *store = open_small(2, "");
+  const uint32_t unit = allocate(store);
+  bool good = put(store, unit, 3).outcome == STORE_OK && holds(store, unit, 3);
+  const int file = store->directories[0].file.file;
+  const uint64_t written = store_directory_written(store, 0);
+  store_release(store, unit);
+  const struct store_stats before = store_stats(store);
+  good = good && fcntl(file, F_GETFD) >= 0 && before.written_bytes == SMALL && written;
+  store_end(store);
+  const struct store_stats after = store_stats(store);
+  tap_ok(good && fcntl(file, F_GETFD) < 0 && !store->directories[0].engine &&
+             !store->directories[1].engine,
+         "a store that ends closes its files and engines");
+  tap_ok(good && after.written_bytes == before.written_bytes &&
+             after.read_bytes == before.read_bytes && after.rung == before.rung &&
+             store_directory_written(store, 0) == written && store_directory(store, 1, NULL),
+         "and still tells what it did");
+  store_end(store);
+  store_close(store);
+}
+
 static void threads(void) {
   struct store *store = open_small(2, "");
   const bool good = work_side_by_side(store);
@@ -354,6 +377,7 @@ int main(void) {
   }
   for (unsigned count = 1; count <= DIRECTORIES; count++)
     round_trip(count);
+  ended();
   threads();
   limit();
   limit_inside_unit();
