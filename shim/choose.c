@@ -465,11 +465,11 @@ bool choose_facts(struct choice_facts *facts) {
   return true;
 }
 
-void choose_forget_context(CUcontext context) {
+void choose_forget_context(CUcontext context, bool gone) {
   for (struct choice *choice = choices; choice && context; choice = choice->next)
     if (choice->context == context)
       choice->context = NULL;
-  meter_forget(context);
+  meter_forget(context, gone);
   if (compute.context == context)
     compute.count = 0;
 }

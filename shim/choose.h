@@ -29,7 +29,8 @@ struct choice_facts {
 };
 bool choose_facts(struct choice_facts *);
 
-void choose_forget_context(CUcontext);
+/* The context ends, or is `gone`. */
+void choose_forget_context(CUcontext, bool gone);
 
 /* The process ends: what the last steps did is told, with no call of the driver. */
 void choose_finish(void);

@@ -151,8 +151,14 @@ bool meter_read(CUcontext context, struct meter_step *step) {
   return true;
 }
 
-void meter_forget(CUcontext context) {
+void meter_forget(CUcontext context, bool gone) {
   struct meter *meter = context ? meter_of(context, false) : NULL;
-  if (meter)
-    *meter = (struct meter){0};
+  if (!meter)
+    return;
+  for (unsigned i = 0; i < SPANS && !gone; i++)
+    if (meter->spans[i].made) {
+      driver.cuEventDestroy_v2(meter->spans[i].begin);
+      driver.cuEventDestroy_v2(meter->spans[i].end);
+    }
+  *meter = (struct meter){0};
 }

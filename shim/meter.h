@@ -26,6 +26,6 @@ void meter_launched(CUcontext, CUstream stream);
 /* The oldest step that is over and was not read yet; false where there is none. */
 bool meter_read(CUcontext, struct meter_step *);
 
-/* The context ends: its events go with it. */
-void meter_forget(CUcontext);
+/* The context ends, or is `gone` with its events. */
+void meter_forget(CUcontext, bool gone);
 #endif

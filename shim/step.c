@@ -601,10 +601,10 @@ void step_forget_context(CUcontext context, bool gone) {
   if (!gone)
     settle_frames(context, ring_find(context));
   ring_forget(context, gone);
-  choose_forget_context(context);
+  choose_forget_context(context, gone);
   frames_forget_context(context, gone);
   recognise_each(forget_branches, context);
-  timeline_forget(context);
+  timeline_forget(context, gone);
 }
 
 bool step_kernel_seen(const char *name) {

@@ -7,6 +7,7 @@
 #include "timeline.h"
 #include "../nvme/clock.h"
 #include "driver.h"
+#include "quiet.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -211,9 +212,27 @@ void timeline_finish(void) {
   }
 }
 
-void timeline_forget(CUcontext context) {
+/* They are made in turn: behind the first that lacks them there are none. */
+static void destroy_events(struct timeline *timeline) {
+  for (unsigned i = 0; i < TIMINGS && timeline->timings[i].begin; i++) {
+    driver.cuEventDestroy_v2(timeline->timings[i].begin);
+    if (timeline->timings[i].end)
+      driver.cuEventDestroy_v2(timeline->timings[i].end);
+  }
+  for (unsigned k = 0; k < ANCHORS; k++)
+    if (timeline->anchors[k].event)
+      driver.cuEventDestroy_v2(timeline->anchors[k].event);
+}
+
+void timeline_forget(CUcontext context, bool gone) {
   for (unsigned i = 0; i < CONTEXTS; i++)
     if (timelines[i] && timelines[i]->context == context) {
+      if (!gone) {
+        const CUstreamCaptureMode mode = quiet_begin();
+        collect(timelines[i]);
+        quiet_end(mode);
+        destroy_events(timelines[i]);
+      }
       trace_lost(timelines[i]->tail - timelines[i]->head);
       free(timelines[i]);
       timelines[i] = NULL;

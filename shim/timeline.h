@@ -20,6 +20,6 @@ void timeline_end(struct timing *, CUstream stream, enum trace_track, const char
 
 /* The process ends: what is done is kept, after a moment's wait for the rest. */
 void timeline_finish(void);
-/* Events go with the context. */
-void timeline_forget(CUcontext context);
+/* The context ends, or is `gone` with its events: what is done is kept if these can still be asked. */
+void timeline_forget(CUcontext context, bool gone);
 #endif

@@ -9,10 +9,10 @@ struct driver driver;
 
 enum { EVENTS = 64 };
 static struct {
-  bool recorded, over;
+  bool recorded, over, gone;
   double ms;
 } events[EVENTS];
-static unsigned made, records, waits;
+static unsigned made, destroyed, records, waits;
 static double now_ms;
 
 static unsigned number_of(CUevent event) {
@@ -25,7 +25,8 @@ static CUresult fake_create(CUevent *event, unsigned flags) {
   return CUDA_SUCCESS;
 }
 static CUresult fake_destroy(CUevent event) {
-  (void)event;
+  destroyed += event && !events[number_of(event)].gone;
+  events[number_of(event)].gone = true;
   return CUDA_SUCCESS;
 }
 static CUresult fake_record(CUevent event, CUstream stream) {
@@ -149,8 +150,14 @@ int main(void) {
   all_over();
   tap_ok(meter_read(other, &read) && read.step == 3 && meter_read(one, &read) && read.step == 44,
          "each context has steps of its own");
-  meter_forget(other);
-  tap_ok(!meter_read(other, &read), "with a context its steps are forgotten");
+  meter_forget(other, true);
+  tap_ok(!meter_read(other, &read) && !destroyed, "with a context its steps are forgotten");
+  const unsigned before = made;
+  for (uint64_t number = 1; number < 6; number++)
+    step(other, number, 1);
+  meter_forget(other, false);
+  tap_ok(!meter_read(other, &read) && made > before && destroyed == made - before,
+         "in one that isn't gone yet its events are destroyed, each once");
 
   driver.cuEventElapsedTime = NULL;
   records = 0;
