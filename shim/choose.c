@@ -408,12 +408,11 @@ static void begin_step(CUcontext context, uint64_t step) {
     note_measured(context, &measured);
 }
 
-struct choice_ways choose_ways(const struct plan *plan) {
+struct choice_ways choose_ways(struct plan *plan) {
   static const struct choice_ways usual = {.first = COST_CPU, .second = COST_STREAM};
   const struct pace *pace = pace_current();
-  if (!pace || !pace->step)
-    return usual;
-  struct choice *choice = choice_of(plan, pace->context);
+  struct choice *choice = pace && pace->step ? choice_of(plan, pace->context) : NULL;
+  plan->choice = choice;
   if (!choice)
     return usual;
   if (choice->step != pace->step) {
@@ -437,11 +436,10 @@ struct choice_ways choose_ways(const struct plan *plan) {
 }
 
 void choose_took(const struct plan *plan, enum cost_way way) {
-  const struct pace *pace = pace_current();
-  struct choice *choice = pace && pace->step ? choice_of(plan, pace->context) : NULL;
+  struct choice *choice = plan->choice;
   if (!choice)
     return;
-  meter_launched(pace->context, plan->stream);
+  meter_launched(choice->context, plan->stream);
   choice->took |= 1u << way;
   choice->present.launches++;
   choice->present.elements += plan->ours_elements + plan->rest_elements;

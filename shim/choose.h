@@ -15,8 +15,8 @@ void choose_prepare(void);
 struct choice_ways {
   enum cost_way first, second;
 };
-struct choice_ways choose_ways(const struct plan *);
-/* How it went, COST_STAY where nothing of it was ours: once for each launch, behind it. */
+struct choice_ways choose_ways(struct plan *);
+/* How it went, COST_STAY where nothing of it was ours: once for each launch that was asked about, behind it. */
 void choose_took(const struct plan *, enum cost_way);
 
 /* What is known of the function with the most moved state, for advice (facts.c): false before a step was seen whole. `step_seconds` is 0

@@ -21,7 +21,9 @@ struct plan {
   CUstream stream; /* normalised: 0 is the legacy stream */
   struct function *function;
   struct arguments arguments;
-  struct ring *ring;
+  CUcontext context;     /* the current one */
+  struct ring *ring;     /* its, NULL as long as it has none */
+  struct choice *choice; /* choose.c's */
   CUevent begin;         /* its place on the program's stream */
   struct timing *timing; /* of the whole, for OFFLOAD_TRACE */
   struct ahead ahead;    /* what it may do before that is reached */

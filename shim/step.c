@@ -127,21 +127,17 @@ static void note_written(const struct plan *plan, struct ring *ring) {
 static CUresult launch_direct(struct plan *plan, const char *why) {
   const struct launch *launch = plan->launch;
   struct report_function *row = plan->function->row;
-  CUcontext context = NULL;
   const CUresult brought = drive_fault_launch(plan);
   if (brought != CUDA_SUCCESS)
     return brought;
-  if (driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS) {
-    struct ring *ring = ring_find(context);
-    step_past_staging(ring);
-    note_written(plan, ring);
-  }
+  step_past_staging(plan->ring);
+  note_written(plan, plan->ring);
   say_mode(plan, "direct", why);
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
   const enum cost_way way = plan->ours ? COST_DIRECT : COST_STAY;
-  struct timing *timing = timeline_begin(context, plan->stream);
+  struct timing *timing = timeline_begin(plan->context, plan->stream);
   const CUresult result = driver.cuLaunchKernel(
       launch->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->block[0],
       launch->block[1], launch->block[2], launch->shared_bytes, plan->stream,
@@ -359,7 +355,8 @@ static bool cpu_possible(struct plan *plan, const char **why) {
 
 /* Side streams, or why they are not to be had. */
 static bool opened(struct plan *plan, const char **why) {
-  plan->ring = ring_of_context();
+  if (!plan->ring)
+    plan->ring = ring_of_context();
   if (!plan->ring) {
     *why = "there is no current context";
     return false;
@@ -425,9 +422,11 @@ static CUresult carry_out(struct plan *plan) {
     atomic_fetch_add_explicit(&row->elements_host, plan->ours_elements, memory_order_relaxed);
   }
   const bool drives = plan->resident < plan->ours;
-  CUcontext context = NULL;
-  plan->ring =
-      driver.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? ring_find(context) : NULL;
+  plan->timing = NULL;
+  plan->context = NULL;
+  plan->ring = driver.cuCtxGetCurrent(&plan->context) == CUDA_SUCCESS && plan->context
+                   ? ring_find(plan->context)
+                   : NULL;
   const struct choice_ways ways = choose_ways(plan);
   if (switch_off() && !drives)
     return launch_direct(
