@@ -18,7 +18,7 @@
 enum { NAME_BYTES = 96 };
 
 _Atomic bool mark_attached;
-static atomic_flag started = ATOMIC_FLAG_INIT;
+static _Atomic bool started;
 
 static void attach(const char *path) {
   void *tool = dlopen(path, RTLD_LAZY);
@@ -38,7 +38,7 @@ static void attach(const char *path) {
 }
 
 void mark_start(void) {
-  if (atomic_flag_test_and_set_explicit(&started, memory_order_relaxed))
+  if (atomic_load_explicit(&started, memory_order_relaxed) || atomic_exchange(&started, true))
     return;
   const char *path = getenv("NVTX_INJECTION64_PATH");
   if (!path || !*path)

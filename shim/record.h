@@ -6,7 +6,8 @@
 #include <stddef.h>
 
 /* A step begins; the last whole one named so much state. Starts the recorder at the first, and notes how much memory the current
-   context's device has in use, a few times a second at most. Under the enqueue lock; a load when nothing is recorded. */
+   context's device has in use, a few times a second at most. Under the enqueue lock; little more than a look at the clock
+   when nothing is recorded. */
 void record_step(size_t state_bytes);
 
 /* The process ends: the recorder stops, waited for a moment only, the last sample is taken and the last metrics and the trace are written. Whoever
