@@ -47,6 +47,7 @@ struct measuring {
   char gpu[64], ranks[16];
   char path[RATES_PATH_BYTES], kept[RATES_PATH_BYTES];
   const char *arguments[ARGUMENTS];
+  char **environment; /* NULL: there was no memory */
   struct rates_key key;
   char why[WHY_BYTES];
 };
@@ -94,7 +95,8 @@ static bool find_program(char path[RATES_PATH_BYTES]) {
   return found;
 }
 
-/* The program's environment less what would preload us. The strings are the program's. */
+/* The program's environment less what would preload us. The strings are the program's. Of a thread of the program's: it may set a
+   variable next. */
 static char **environment_of(void) {
   size_t count = 0, kept = 0;
   while (environ[count])
@@ -137,22 +139,22 @@ static void *measure(void *argument) {
   struct rates rates;
   char problem[200];
   pthread_setname_np(pthread_self(), "offload-measure");
-  char **environment = environment_of();
   bool good = false;
   if (!find_program(m->path)) {
     (void)snprintf(m->why, sizeof m->why, "this library's own path can't be told");
   } else if (access(m->path, X_OK)) {
     (void)snprintf(m->why, sizeof m->why, "%.200s is missing: put it beside liboffload.so",
                    m->path);
-  } else if (environment) {
+  } else if (!m->environment) {
+    (void)snprintf(m->why, sizeof m->why, "there is no memory for its environment");
+  } else {
     m->run.path = m->arguments[0] = m->path;
     m->run.arguments = (char *const *)m->arguments; /* which exec doesn't write to */
-    m->run.environment = environment;
+    m->run.environment = m->environment;
     m->run.seconds = SECONDS;
     run_program(&m->run);
     good = understand(m, &rates);
   }
-  free(environment);
   if (good) {
     const bool kept =
         rates_cache_path(&m->key, m->kept, problem, sizeof problem) && !access(m->kept, R_OK);
@@ -168,6 +170,7 @@ static void *measure(void *argument) {
   pthread_mutex_lock(&lock);
   devices[m->device].measuring = false;
   pthread_mutex_unlock(&lock);
+  free(m->environment);
   free(m);
   return NULL;
 }
@@ -189,6 +192,7 @@ static void start(struct measuring *m, bool again) {
                                             m->key.drives ? "--nvme" : NULL,
                                             m->key.drives};
   memcpy(m->arguments, arguments, sizeof arguments);
+  m->environment = environment_of();
   pthread_mutex_lock(&lock);
   device->measuring = true;
   pthread_mutex_unlock(&lock);
@@ -208,6 +212,7 @@ static void start(struct measuring *m, bool again) {
   device->measuring = false;
   pthread_mutex_unlock(&lock);
   report_reason("the machine's rates couldn't be measured: no thread for it (%s)", strerror(error));
+  free(m->environment);
   free(m);
 }
 
