@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CONTEXTS_MOST = 64 };
 
@@ -140,6 +141,8 @@ static bool idle(const struct ring *ring, CUcontext context, unsigned looks) {
                          driver.cuStreamQuery(ring->scratch));
     if (!worked && !queued && (!frames || frames_idle(frames, LOOK_NS)))
       return true;
+    if (!worked && queued && i + 1 < looks)
+      nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
   }
   return false;
 }
