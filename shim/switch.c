@@ -271,7 +271,8 @@ void switch_tell(void) {
   else if (away)
     report_notice(
         "switched off by SIG%s at step %llu: %s came home; %s stays on the host because the "
-        "device has no room or graphs name its memory: stepped by the program's kernel, in place",
+        "device has no room, graphs name its memory or its context is at work: stepped by the "
+        "program's kernel, in place",
         name, (unsigned long long)now.step, home, stays);
   else
     report_notice(

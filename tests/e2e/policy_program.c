@@ -8,6 +8,7 @@
      contexts=1           each with tensors and a stream of its own, on as many devices as there are; a step is one of each, in turn
      threads=0            1: a thread for each context, which steps without regard to the others
      signal=0             before this step (from 1) SIGRTMIN+9 is raised, or another number=; 0: not
+     busy=0               so many operations more are enqueued then in the last context
      again=0              before this step it is raised again
      handler=0            1: the program has a handler of its own for it; 2: ignores it; 3: sets its own behind the third step
      capture=0            1: a capture is open on another stream while that step is launched
@@ -205,6 +206,13 @@ static void before(int n) {
     tell_where(n);
 }
 
+static void keep_busy(struct trainer *trainer) {
+  CU(cuCtxSetCurrent(trainer->context));
+  for (size_t i = 0; i < number("busy", 0); i++)
+    CU(cuMemsetD32Async(trainer->step_number + 32, 7, 1, trainer->stream));
+  CU(cuCtxSetCurrent(trainers[0].context));
+}
+
 static void step_captured(struct trainer *trainer, int n) {
   CUgraph graph;
   CU(cuStreamBeginCapture(trainer->other, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -217,6 +225,8 @@ static void step_captured(struct trainer *trainer, int n) {
 static void steps_in_turn(int steps) {
   for (int n = 1; n <= steps; n++) {
     before(n);
+    if (n == (int)option("signal", 0))
+      keep_busy(&trainers[trainer_count - 1]);
     for (size_t i = 0; i < trainer_count; i++) {
       CU(cuCtxSetCurrent(trainers[i].context));
       if (option("capture", 0) != 0 && n == (int)option("signal", (double)steps))

@@ -129,6 +129,15 @@ was_away() {
   done
 }
 
+@test "a context that is at work comes home at a launch of its own" {
+  # reports wait for the program's streams: none right before the signal
+  GPUSIM_DELAY_US=1000 OFFLOAD_STEP=stream AT=4,6 switched contexts=2 busy=400
+  at 4 ".totals.moved_bytes == $((2 * STATE))" "both contexts' state had moved"
+  grep -q "2.00 MiB came home; 2.00 MiB stays on the host because .* its context is at work" "$BATS_TEST_TMPDIR/with.err"
+  grep -q "what had stayed .* has come home: 4.00 MiB in all" "$BATS_TEST_TMPDIR/with.err"
+  at 6 ".switch.whole and .switch.home_bytes == $((2 * STATE)) and .totals.moved_bytes == 0" "all of it is home"
+}
+
 @test "two threads that step while the signal comes are both brought home" {
   GPUSIM_DELAY_US=300 switched contexts=2 threads=1 steps=30
   expect '.totals.moved_bytes_peak > 0 and .switch.whole and .switch.home_bytes > 0 and .totals.moved_bytes == 0' "all home"
