@@ -19,6 +19,6 @@ struct ranks {
 struct ranks ranks_read(char **environment);
 
 /* Ranks of this node that step at the same time and share its memory, cores and drives, this one among them: those that the launcher
-   named, or as many as have registered where that is more or nothing was named. 1 or more; cheap (a load, most times). */
+   named, or as many as have registered where that is more or nothing was named. 1 or more; cheap (a look at the file, most times). */
 unsigned ranks_sharers(void);
 #endif

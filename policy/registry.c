@@ -3,7 +3,8 @@
    whose owner was stopped in the middle is taken as it is.
 
    Record locks belong to the process: they die with it, a fork has none of them, and closing any descriptor of the file drops them
-   all. So it is opened once and kept; should the program have closed it (as daemons do), the slot is taken anew. */
+   all. So it is opened once and kept; should the program have closed it (as daemons do), the slot is taken anew. So it is when the
+   file was cut short, whose pages would end whoever touches them: nothing mapped is touched but after a look at the file. */
 #define _GNU_SOURCE
 #include "registry.h"
 #include "registry_file.h"
@@ -121,10 +122,13 @@ static struct registry_file *map(int descriptor, int protection) {
   return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Of a file that is open, with the ledger's lock: what isn't of our layout and nobody has is begun anew. */
+/* Of a file that is open, with the ledger's lock: what isn't of our layout and nobody has is begun anew, and what was emptied, whoever
+   has it. */
 static struct registry_file *take_file(int descriptor, char *problem, size_t bytes) {
+  struct stat at;
   if (!registry_file_good(descriptor)) {
-    if (registry_file_locked(descriptor, REGISTRY_LOCKS_AT, 0)) {
+    const bool emptied = file_look(descriptor, "", AT_EMPTY_PATH, &at) && !at.st_size;
+    if (!emptied && registry_file_locked(descriptor, REGISTRY_LOCKS_AT, 0)) {
       say(problem, bytes, "its file is in use by another release of liboffload");
       return NULL;
     }
@@ -192,20 +196,34 @@ static bool join(char *problem, size_t bytes) {
   return true;
 }
 
-/* Under the mutex. The descriptor is still the file's, and the file still what others find: a program may close what it doesn't
-   know, an administrator may clear /dev/shm. Else joins anew. */
+/* Under the mutex. The descriptor is still the file's. */
+static bool still_ours(struct stat *at) {
+  return file_look(own.descriptor, "", AT_EMPTY_PATH, at) && at->st_dev == own.device &&
+         at->st_ino == own.inode;
+}
+
+static bool is_whole(const struct stat *at) {
+  return at->st_size >= (off_t)sizeof(struct registry_file);
+}
+
+static void let_go(bool ours) {
+  (void)munmap(own.file, sizeof *own.file);
+  own.file = NULL;
+  if (ours)
+    close(own.descriptor);
+  own.descriptor = -1;
+}
+
+/* Under the mutex. The descriptor is still the file's, and the file still what others find, and whole: a program may close what it
+   doesn't know, an administrator may clear /dev/shm. Else joins anew. */
 static bool still_joined(void) {
   struct stat at;
   if (!own.file)
     return false;
-  const bool ours = file_look(own.descriptor, "", AT_EMPTY_PATH, &at) && at.st_dev == own.device &&
-                    at.st_ino == own.inode;
-  if (ours && at.st_nlink)
+  const bool ours = still_ours(&at);
+  if (ours && at.st_nlink && is_whole(&at))
     return true;
-  if (ours)
-    close(own.descriptor);
-  own.file = NULL; /* stays mapped, like all that was: registry_changes may be reading it */
-  own.descriptor = -1;
+  let_go(ours);
   return join(NULL, 0);
 }
 
@@ -243,16 +261,14 @@ void registry_forked(void) {
 
 void registry_leave(void) {
   pthread_mutex_lock(&mutex);
-  struct registry_file *file = own.file;
-  if (file) {
+  if (own.file) {
     struct stat at;
-    write_slot(&file->slots[own.slot], &(struct registry_entry){0});
-    note_change(file);
-    own.file = NULL;
-    if (file_look(own.descriptor, "", AT_EMPTY_PATH, &at) && at.st_dev == own.device &&
-        at.st_ino == own.inode)
-      close(own.descriptor);
-    own.descriptor = -1;
+    const bool ours = still_ours(&at); /* else the slot may be another's by now */
+    if (ours && is_whole(&at)) {
+      write_slot(&own.file->slots[own.slot], &(struct registry_entry){0});
+      note_change(own.file);
+    }
+    let_go(ours);
   }
   pthread_mutex_unlock(&mutex);
 }
@@ -387,7 +403,7 @@ enum registry_outcome registry_claim(const struct registry_claim *claim,
 void registry_pinned(uint64_t bytes) {
   pthread_mutex_lock(&mutex);
   own.entry.claim.pinned_bytes = bytes;
-  if (own.file)
+  if (still_joined())
     publish();
   pthread_mutex_unlock(&mutex);
 }
@@ -396,7 +412,7 @@ void registry_found(const struct registry_room *room, uint64_t memory_group) {
   pthread_mutex_lock(&mutex);
   own.entry.room = *room;
   own.entry.memory_group = memory_group;
-  if (own.file)
+  if (still_joined())
     publish();
   pthread_mutex_unlock(&mutex);
 }
@@ -405,7 +421,7 @@ void registry_device(int32_t device, const char *gpu) {
   pthread_mutex_lock(&mutex);
   own.entry.device = device;
   snprintf(own.entry.gpu, sizeof own.entry.gpu, "%s", gpu);
-  if (own.file)
+  if (still_joined())
     publish();
   pthread_mutex_unlock(&mutex);
 }
@@ -413,7 +429,7 @@ void registry_device(int32_t device, const char *gpu) {
 void registry_show(const struct registry_state *state) {
   pthread_mutex_lock(&mutex);
   own.entry.state = *state;
-  if (own.file)
+  if (still_joined())
     publish();
   pthread_mutex_unlock(&mutex);
 }
@@ -460,6 +476,9 @@ size_t registry_list(struct registry_entry *entries, size_t most) {
 }
 
 uint32_t registry_changes(void) {
-  const struct registry_file *file = atomic_load_explicit(&own.file, memory_order_acquire);
-  return file ? __atomic_load_n(&file->header.changes, __ATOMIC_RELAXED) : 0;
+  pthread_mutex_lock(&mutex);
+  const uint32_t changes =
+      still_joined() ? __atomic_load_n(&own.file->header.changes, __ATOMIC_RELAXED) : 0;
+  pthread_mutex_unlock(&mutex);
+  return changes;
 }

@@ -115,6 +115,6 @@ void registry_sum(struct registry_sums *);
 /* Copies what live ranks have, this process's first if it has a slot; returns how many. For anyone: `offload top` opens it without
    a slot. */
 size_t registry_list(struct registry_entry *entries, size_t most);
-/* Changes whenever a rank joins, leaves, or is found dead by another: cheap to ask (one load). */
+/* Changes whenever a rank joins, leaves, or is found dead by another: cheap to ask (a look at the file). */
 uint32_t registry_changes(void);
 #endif

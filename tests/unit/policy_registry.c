@@ -361,6 +361,30 @@ static void test_files(void) {
   registry_leave();
 }
 
+/* Any touch of a page beyond the file's end would end this process. */
+static void test_shortened(void) {
+  struct registry_entry entries[4];
+  uint64_t left;
+  struct child other = start(0);
+  bool good =
+      join(0) && claim(300, 1000, 0, &left) == REGISTRY_CLAIMED && order(&other, 200) == 'c';
+  good &= !truncate(path, 0);
+  registry_show(&(struct registry_state){.steps = 7});
+  good &= order(&other, 201) == 'c';
+  const size_t count = registry_list(entries, 4);
+  tap_ok(good && count == 2 && entries[0].state.steps == 7 && entries[0].claim.host_bytes == 300 &&
+             entries[1].claim.host_bytes == 201,
+         "a file that is emptied while ranks have it ends none of them, and they find each other "
+         "in it "
+         "again");
+  good = !truncate(path, 0);
+  tap_ok(good && registry_changes() != 0 && registry_joined(), "nor does who only looks");
+  good = !truncate(path, 0);
+  registry_leave();
+  tap_ok(good && !registry_joined(), "nor who leaves");
+  end(&other, SIGKILL);
+}
+
 static bool refused(const char *why) {
   char problem[640] = "";
   const bool joined = registry_join(&(struct registry_entry){0}, problem, sizeof problem);
@@ -424,6 +448,7 @@ int main(void) {
   test_stopped();
   test_forks();
   test_files();
+  test_shortened();
   test_places();
   char command[128];
   snprintf(command, sizeof command, "rm -rf '%s'", tree);
