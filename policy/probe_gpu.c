@@ -9,7 +9,6 @@
 #include <ctype.h>
 #include <cuda.h>
 #include <dlfcn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,24 +33,15 @@ static const size_t most_bytes = 96ul << 20, least_bytes = 1ul << 20, first_byte
 static const size_t wanted_free_bytes = 512ul << 20;
 static const uint64_t batch_ns = 8000000;
 
-static bool __attribute__((format(printf, 3, 4)))
-fail(char *problem, size_t bytes, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(problem, bytes, format, arguments);
-  va_end(arguments);
-  return false;
-}
-
 static bool load(struct probe_gpu *gpu, char *problem, size_t bytes) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!driver)
-    return fail(problem, bytes, "no NVIDIA driver: %s", dlerror());
+    return rates_fail(problem, bytes, "no NVIDIA driver: %s", dlerror());
 #define WANT(name) gpu->name = (__typeof__(&name))(uintptr_t)dlsym(driver, #name);
 #define NEED(name)                                                                                 \
   WANT(name)                                                                                       \
   if (!gpu->name)                                                                                  \
-    return fail(problem, bytes, "the driver lacks %s", #name);
+    return rates_fail(problem, bytes, "the driver lacks %s", #name);
 #include "probe_driver.def"
 #undef NEED
 #undef WANT
@@ -68,14 +58,14 @@ struct probe_gpu *probe_gpu_open(const char *name, char bus[64], int *version, c
   }
   /* load has found all that is needed, or failed. NOLINTBEGIN(clang-analyzer-core.CallAndMessage) */
   if ((result = gpu->cuInit(0))) {
-    fail(problem, bytes, "cuInit answers %d: no GPU that this process may use", (int)result);
+    rates_fail(problem, bytes, "cuInit answers %d: no GPU that this process may use", (int)result);
   } else if ((result = strchr(name, ':') ? gpu->cuDeviceGetByPCIBusId(&gpu->device, name)
                                          : gpu->cuDeviceGet(&gpu->device, atoi(name)))) {
-    fail(problem, bytes, "no GPU %s here (error %d); name it by number or PCI bus id", name,
-         (int)result);
+    rates_fail(problem, bytes, "no GPU %s here (error %d); name it by number or PCI bus id", name,
+               (int)result);
   } else if ((result = gpu->cuDriverGetVersion(version)) ||
              (result = gpu->cuDeviceGetPCIBusId(bus, 64, gpu->device))) {
-    fail(problem, bytes, "the driver answers error %d", (int)result);
+    rates_fail(problem, bytes, "the driver answers error %d", (int)result);
   } else {
     return gpu;
   }
@@ -315,9 +305,10 @@ bool probe_gpu_measure(struct probe_gpu *gpu, struct probe *probe, char *problem
   struct rates *rates = &probe->rates;
   CUresult result = make(gpu, probe);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
-    return fail(problem, bytes, "the device has no memory to spare for measuring");
+    return rates_fail(problem, bytes, "the device has no memory to spare for measuring");
   if (result)
-    return fail(problem, bytes, "the device can't be used for measuring (error %d)", (int)result);
+    return rates_fail(problem, bytes, "the device can't be used for measuring (error %d)",
+                      (int)result);
   uint64_t ns;
   if ((result = rate_of(gpu, up, 1, &rates->up)) ||
       (result = rate_of(gpu, down, 1, &rates->down)) ||
@@ -325,14 +316,14 @@ bool probe_gpu_measure(struct probe_gpu *gpu, struct probe *probe, char *problem
       (result = rate_of(gpu, within, 2, &rates->device)) ||
       (result = time_of(gpu, tiny, 4, STARTS, &ns)) ||
       (result = time_of(gpu, tiny, 4, STARTS, &ns)))
-    return fail(problem, bytes, "the driver answers error %d while the link is measured",
-                (int)result);
+    return rates_fail(problem, bytes, "the driver answers error %d while the link is measured",
+                      (int)result);
   /* What a direction reached beside the other it can reach alone. */
   rates->up = rates->up > rates->up_both ? rates->up : rates->up_both;
   rates->down = rates->down > rates->down_both ? rates->down : rates->down_both;
   rates->launch = (double)ns / 1e9 / STARTS;
   if ((result = kernels(gpu, probe)))
-    return fail(problem, bytes, "the driver answers error %d while a kernel reads host pages",
-                (int)result);
+    return rates_fail(problem, bytes, "the driver answers error %d while a kernel reads host pages",
+                      (int)result);
   return true;
 }

@@ -1,5 +1,6 @@
 /* The text form of rates (rates.h): a line for each, read strictly and written so that it reads back. Called by the shim, the programs
    and tests; asks no locale (the program's may write commas in numbers). */
+#define _GNU_SOURCE
 #include "rates.h"
 #include "report_file.h"
 #include <errno.h>
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 enum { FILE_MOST = 16384 }; /* bytes of a rates file, its comments included */
@@ -60,6 +63,14 @@ void rates_assume(struct rates *rates) {
   rates->source = RATES_ASSUMED;
 }
 
+bool rates_fail(char *problem, size_t bytes, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(problem, bytes, format, arguments);
+  va_end(arguments);
+  return false;
+}
+
 static bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
@@ -92,15 +103,6 @@ static bool read_number(const char *text, const char *end, double *value) {
     power *= 10;
   *value = exponent < 0 ? number / power : number * power;
   return text == end;
-}
-
-static bool __attribute__((format(printf, 3, 4)))
-fail(char *problem, size_t bytes, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(problem, bytes, format, arguments);
-  va_end(arguments);
-  return false;
 }
 
 static bool is_blank(char c) {
@@ -136,30 +138,33 @@ static bool read_line(struct rates *rates, bool *seen, unsigned line, const char
   if (!name.bytes)
     return true;
   if (!value.bytes)
-    return fail(problem, bytes, "line %u: \"%.*s\" has no value: write \"name value\"", line,
-                name.bytes, name.text);
+    return rates_fail(problem, bytes, "line %u: \"%.*s\" has no value: write \"name value\"", line,
+                      name.bytes, name.text);
   if (more.bytes)
-    return fail(problem, bytes,
-                "line %u: \"%.*s\" is too much behind the value: write \"name value\", comments "
-                "behind a #",
-                line, more.bytes, more.text);
+    return rates_fail(
+        problem, bytes,
+        "line %u: \"%.*s\" is too much behind the value: write \"name value\", comments "
+        "behind a #",
+        line, more.bytes, more.text);
   size_t i = 0;
   while (i < RATES + CHARGES && !is(&name, i < RATES ? table[i].name : charges[i - RATES].name))
     i++;
   if (i == RATES + CHARGES)
-    return fail(problem, bytes,
-                "line %u: \"%.*s\" is no rate that is known: remove the line, or write the file "
-                "anew with `offload bench --rates FILE`",
-                line, name.bytes, name.text);
+    return rates_fail(
+        problem, bytes,
+        "line %u: \"%.*s\" is no rate that is known: remove the line, or write the file "
+        "anew with `offload bench --rates FILE`",
+        line, name.bytes, name.text);
   if (seen[i])
-    return fail(problem, bytes, "line %u: \"%.*s\" is there twice: remove one of the lines", line,
-                name.bytes, name.text);
+    return rates_fail(problem, bytes, "line %u: \"%.*s\" is there twice: remove one of the lines",
+                      line, name.bytes, name.text);
   seen[i] = true;
   if (i < RATES) {
     if (!read_number(value.text, value.text + value.bytes, value_at(rates, i)))
-      return fail(problem, bytes,
-                  "line %u: %s is \"%.*s\", which is no number of 0 or more: write it as 54.1e9",
-                  line, table[i].name, value.bytes, value.text);
+      return rates_fail(
+          problem, bytes,
+          "line %u: %s is \"%.*s\", which is no number of 0 or more: write it as 54.1e9", line,
+          table[i].name, value.bytes, value.text);
     return true;
   }
   for (size_t k = 0; k < sizeof charge_names / sizeof *charge_names; k++)
@@ -167,8 +172,8 @@ static bool read_line(struct rates *rates, bool *seen, unsigned line, const char
       *charge_at(rates, i - RATES) = (enum rates_charge)k;
       return true;
     }
-  return fail(problem, bytes, "line %u: %s is \"%.*s\": write yes, no or unknown", line,
-              charges[i - RATES].name, value.bytes, value.text);
+  return rates_fail(problem, bytes, "line %u: %s is \"%.*s\": write yes, no or unknown", line,
+                    charges[i - RATES].name, value.bytes, value.text);
 }
 
 bool rates_parse(struct rates *rates, const char *text, char *problem, size_t problem_bytes) {
@@ -186,14 +191,27 @@ bool rates_parse(struct rates *rates, const char *text, char *problem, size_t pr
   return true;
 }
 
+/* What has an end that is there at once: 0, or an errno. A FIFO's would be wherever its writer is by now. */
+static int readable(int file) {
+  struct stat at;
+  if (!file_look(file, "", AT_EMPTY_PATH, &at))
+    return errno;
+  if (S_ISDIR(at.st_mode))
+    return EISDIR;
+  const bool nothing = S_ISCHR(at.st_mode) && at.st_rdev == makedev(1, 3); /* /dev/null */
+  return S_ISREG(at.st_mode) || nothing ? 0 : EINVAL;
+}
+
 /* The whole of a file of at most FILE_MOST bytes, for the caller to free; NULL with errno. */
 static char *text_of(const char *path) {
   const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0)
     return NULL;
-  char *text = malloc(FILE_MOST + 2);
+  const int unfit = readable(file);
+  char *text = unfit ? NULL : malloc(FILE_MOST + 2);
   if (!text) {
     close(file);
+    errno = unfit ? unfit : ENOMEM;
     return NULL;
   }
   size_t used = 0;
@@ -222,17 +240,18 @@ bool rates_read(struct rates *rates, const char *path, char *problem, size_t pro
   char *text = text_of(path), shown[REPORT_FILE_SHOWN];
   (void)report_file_shown(path, shown);
   if (!text)
-    return fail(problem, problem_bytes,
-                "%s: %s: name a file that `offload bench --rates FILE` wrote", shown,
-                errno == EFBIG    ? "too large for a file of rates"
-                : errno == EILSEQ ? "no text"
-                                  : strerror(errno));
+    return rates_fail(problem, problem_bytes,
+                      "%s: %s: name a file that `offload bench --rates FILE` wrote", shown,
+                      errno == EFBIG    ? "too large for a file of rates"
+                      : errno == EILSEQ ? "no text"
+                      : errno == EINVAL ? "neither a regular file nor /dev/null"
+                                        : strerror(errno));
   char why[400];
   const bool good = rates_parse(rates, text, why, sizeof why);
   const bool named = strspn(text, " \t\r\n") < strlen(text);
   free(text);
   if (!good)
-    return fail(problem, problem_bytes, "%s: %s", shown, why);
+    return rates_fail(problem, problem_bytes, "%s: %s", shown, why);
   if (named)
     rates->source = RATES_TOLD;
   return true;

@@ -33,8 +33,12 @@ void rates_assume(struct rates *);
 /* Reads "name value" lines, # begins a comment; what isn't named stays as it is. Numbers as 54.1e9, whatever the locale. False with a
    sentence that names line, value and remedy; then nothing has changed. */
 bool rates_parse(struct rates *, const char *text, char *problem, size_t problem_bytes);
-/* The same of a file, which the sentence names; `source` becomes RATES_TOLD, unless it names nothing (/dev/null). */
+/* The same of a regular file or /dev/null, which the sentence names; `source` becomes RATES_TOLD, unless it names nothing. */
 bool rates_read(struct rates *, const char *path, char *problem, size_t problem_bytes);
 /* The file's text, every known rate and charge, a line each; the length as snprintf counts. */
 int rates_format(const struct rates *, char *text, size_t bytes);
+
+/* A sentence of why something can't be had; false. */
+bool rates_fail(char *problem, size_t problem_bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 #endif

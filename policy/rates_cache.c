@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "rates_cache.h"
 #include "../nvme/clock.h"
+#include "out.h"
 #include "report_file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +16,6 @@
 #include <unistd.h>
 
 enum { TEXT_BYTES = 4096, LINE_BYTES = 1024, DRIVES_SHOWN = 700 };
-
-static bool __attribute__((format(printf, 3, 4)))
-fail(char *problem, size_t bytes, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(problem, bytes, format, arguments);
-  va_end(arguments);
-  return false;
-}
 
 /* A file's first word; false when there is none. */
 static bool first_word(const char *root, const char *path, char *word, size_t bytes) {
@@ -56,12 +47,13 @@ static bool directory_of(char path[RATES_PATH_BYTES], char *problem, size_t byte
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   const bool of_cache = cache && *cache == '/';
   if (!of_cache && (!home || *home != '/'))
-    return fail(problem, bytes,
-                "neither XDG_CACHE_HOME nor HOME names a directory, so what is measured is not "
-                "kept: set one");
+    return rates_fail(
+        problem, bytes,
+        "neither XDG_CACHE_HOME nor HOME names a directory, so what is measured is not "
+        "kept: set one");
   if (snprintf(path, RATES_PATH_BYTES, "%s%s/liboffload", of_cache ? cache : home,
                of_cache ? "" : "/.cache") >= RATES_PATH_BYTES - 64)
-    return fail(problem, bytes, "the path of XDG_CACHE_HOME or HOME is too long");
+    return rates_fail(problem, bytes, "the path of XDG_CACHE_HOME or HOME is too long");
   return true;
 }
 
@@ -177,8 +169,8 @@ int rates_cache_lock(const struct rates_key *key, const char *what, uint64_t unt
   (void)mkdir(path, 0700);
   *last = '/';
   if (mkdir(path, 0700) && errno != EEXIST) {
-    fail(problem, bytes, "%s can't be made (%s), so what is measured is not kept", path,
-         strerror(errno));
+    rates_fail(problem, bytes, "%s can't be made (%s), so what is measured is not kept", path,
+               strerror(errno));
     return -1;
   }
   if (what)
@@ -188,14 +180,15 @@ int rates_cache_lock(const struct rates_key *key, const char *what, uint64_t unt
   (void)snprintf(path + strlen(path), RATES_PATH_BYTES - strlen(path), ".lock");
   const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) {
-    fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept", path,
-         strerror(errno));
+    rates_fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept", path,
+               strerror(errno));
     return -1;
   }
   while (flock(file, LOCK_EX | LOCK_NB)) {
     if ((errno != EWOULDBLOCK && errno != EINTR) || clock_now_ns() >= until_ns) {
-      fail(problem, bytes, "%s: %s", path,
-           errno == EWOULDBLOCK ? "another process measures, and takes its time" : strerror(errno));
+      rates_fail(problem, bytes, "%s: %s", path,
+                 errno == EWOULDBLOCK ? "another process measures, and takes its time"
+                                      : strerror(errno));
       close(file);
       return -1;
     }
@@ -214,27 +207,19 @@ int rates_text(const struct rates_key *key, const struct rates *rates, char *tex
   return head + rates_format(rates, used < bytes ? text + used : NULL, bytes - used);
 }
 
+static int write_text(int fd, const void *text) {
+  return out_write(fd, text, strlen(text));
+}
+
 bool rates_cache_store(const struct rates_key *key, const struct rates *rates, char *problem,
                        size_t bytes) {
-  char path[RATES_PATH_BYTES], fresh[RATES_PATH_BYTES + 8], text[TEXT_BYTES];
+  char path[RATES_PATH_BYTES], text[TEXT_BYTES];
   if (!rates_cache_path(key, path, problem, bytes))
     return false;
-  const int length = rates_text(key, rates, text, sizeof text);
-  if (length >= (int)sizeof text)
-    return fail(problem, bytes, "the names of drives are too long for a file of rates");
-  /* One name: what a killed writer left is overwritten by the next. */
-  (void)snprintf(fresh, sizeof fresh, "%s.new", path);
-  (void)unlink(fresh);
-  const int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  bool good = file >= 0 && write(file, text, (size_t)length) == length;
-  const int error = errno;
-  if (file >= 0)
-    good &= !close(file);
-  good = good && !rename(fresh, path);
-  if (!good) {
-    fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept", path,
-         strerror(error ? error : errno));
-    (void)unlink(fresh);
-  }
-  return good;
+  if (rates_text(key, rates, text, sizeof text) >= (int)sizeof text)
+    return rates_fail(problem, bytes, "the names of drives are too long for a file of rates");
+  const int error = report_file_write(path, &(struct file_contents){write_text, text});
+  return !error ||
+         rates_fail(problem, bytes, "%s can't be written (%s), so what is measured is not kept",
+                    path, strerror(error));
 }

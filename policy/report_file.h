@@ -1,5 +1,6 @@
 /* Puts what is reported into the file a user named, whatever stands there: a regular file is replaced as a whole (behind links at
-   their target), a device, a FIFO and the program's own output are written as they are. Callers: report.c, metrics.c, trace.c. */
+   their target), a device, a FIFO and the program's own output are written as they are. Callers: report.c, metrics.c, trace.c,
+   rates_cache.c. */
 #ifndef OFFLOAD_REPORT_FILE_H
 #define OFFLOAD_REPORT_FILE_H
 #include <signal.h>

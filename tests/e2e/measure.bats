@@ -66,7 +66,7 @@ source_is() { expect ".rates.source == \"$1\"" "rates that are $1"; }
   expect '.rates.charged_memlock == "no" and .rates.charged_available != "unknown"' "what host pages are charged to"
   [ "$(report .rates.path)" = "$(wanted)" ]
   [ "$(stat -c %a "$KEPT" "$(wanted)" | paste -sd,)" = 700,600 ]
-  [ -z "$(find "$KEPT" -name '*.new')" ]
+  [ -z "$(find "$KEPT" -name '*.tmp')" ]
 }
 
 @test "nothing is started before an allocation becomes a range, nor where nothing would be chosen by rates" {

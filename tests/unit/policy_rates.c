@@ -1,6 +1,7 @@
 /* The text of rates: what is read, what is refused and how it is told, and that what is written reads back. */
 #include "policy/rates.h"
 #include "tests/lib/tap.h"
+#include <fcntl.h>
 #include <locale.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -95,6 +96,16 @@ static void test_file(void) {
          "a missing file is named with what writes one");
   tap_ok(!rates_read(&rates, "/", problem, sizeof problem) && *problem == '/',
          "a directory is no file of rates");
+  good = !mkfifo(path, 0600);
+  const int reader = open(path, O_RDWR | O_CLOEXEC);
+  good &= reader >= 0 && write(reader, "up 3e9\n", 7) == 7;
+  tap_ok(good && !rates_read(&rates, path, problem, sizeof problem) &&
+             strstr(problem, path) == problem && strstr(problem, "neither a regular file") &&
+             rates.up == 1e9 && !rates_read(&rates, "/dev/zero", problem, sizeof problem) &&
+             strstr(problem, "neither a regular file"),
+         "nor is a FIFO or a device");
+  close(reader);
+  unlink(path);
 }
 
 static void test_written(void) {
