@@ -94,8 +94,7 @@ static void write_gauges(struct text *text) {
         (double)step.optimizer_ns / second_ns);
   gauge(text, "exposed_seconds",
         "of that, what is more than with all state on the device, as foretold",
-        step.optimizer_ns > step.stay_ns ? (double)(step.optimizer_ns - step.stay_ns) / second_ns
-                                         : 0);
+        (double)report_step_exposed_ns(&step) / second_ns);
 }
 
 static const struct way {

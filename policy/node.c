@@ -100,10 +100,6 @@ static uint64_t total(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-static uint64_t less(uint64_t a, uint64_t b) {
-  return a > b ? a - b : 0;
-}
-
 /* Under the mutex. How steps went since the last look. */
 static void note_way(void) {
   const struct report_totals *t = &report.totals;
@@ -157,8 +153,8 @@ static void show(const struct config *config) {
   struct report_step last;
   if (report_step_last(&last)) {
     state.step_ns = last.step_ns;
-    state.exposed_ns = less(last.optimizer_ns, last.stay_ns);
-    state.foretold_ns = less(last.foretold_ns, last.stay_ns);
+    state.exposed_ns = report_step_exposed_ns(&last);
+    state.foretold_ns = report_step_foretold_ns(&last);
     state.link_down_bytes = last.link_down_bytes;
     state.link_up_bytes = last.link_up_bytes;
   }

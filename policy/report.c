@@ -533,31 +533,20 @@ static char *write_asked_for(const struct config *config, bool final, int *error
   return NULL;
 }
 
+/* Once, while the program runs or at its end. */
 static void say_unwritten(const struct config *config, int error) {
   char shown[REPORT_FILE_SHOWN];
-  if (error)
+  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
                 report_file_shown(config->report, shown), strerror(error));
 }
 
-/* Said once while the program runs, and at its end where that was not. */
-static void say_unwritten_once(const struct config *config, int error) {
-  if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
-    say_unwritten(config, error);
-}
-
 void report_now(const struct config *config) {
   int error;
   free(write_asked_for(config, false, &error));
-  say_unwritten_once(config, error);
-}
-
-void report_record(const struct config *config) {
-  int error;
-  free(write_asked_for(config, false, &error));
-  say_unwritten_once(config, error);
+  say_unwritten(config, error);
 }
 
 void report_finish(const struct config *config) {
@@ -569,7 +558,6 @@ void report_finish(const struct config *config) {
   report_line_finish();
   exit_line(config, path);
   report_advice_lines();
-  if (!atomic_load_explicit(&state.unwritten_said, memory_order_relaxed))
-    say_unwritten(config, error);
+  say_unwritten(config, error);
   free(path);
 }

@@ -133,12 +133,9 @@ void report_finish(const struct config *);
 /* The JSON file now, to this path; 0 or an errno. */
 int report_write(const struct config *, const char *path);
 
-/* Writes the JSON file as it stands, if one was asked for: before something that the process may not
-   outlive. */
+/* Writes the JSON file as it stands, if one was asked for: every so often, and before something that the process may not
+   outlive. An error is told once. */
 void report_now(const struct config *);
-
-/* The same every so often, from the recorder's thread: an error is told once. */
-void report_record(const struct config *);
 
 /* Forgets everything (a forked child starts anew). */
 void report_reset(void);

@@ -116,11 +116,12 @@ void report_policy_json(struct json *json) {
 
 /* ---- "steps" ---- */
 
-/* What offload adds to the step's time on the program's stream. */
-static uint64_t exposed_ns(const struct report_step *step) {
-  return step->optimizer_ns > step->stay_ns ? step->optimizer_ns - step->stay_ns : 0;
+uint64_t report_step_exposed_ns(const struct report_step *step) {
+  const uint64_t added =
+      step->optimizer_ns > step->stay_ns ? step->optimizer_ns - step->stay_ns : 0;
+  return added < step->step_ns ? added : step->step_ns;
 }
-static uint64_t foretold_exposed_ns(const struct report_step *step) {
+uint64_t report_step_foretold_ns(const struct report_step *step) {
   return step->foretold_ns > step->stay_ns ? step->foretold_ns - step->stay_ns : 0;
 }
 static uint64_t whole_ns(const struct report_step *step) {
@@ -161,8 +162,8 @@ static void write_step(struct json *json, const struct report_step *step) {
   json_string(json, "way", step->way);
   json_number(json, "step_ns", step->step_ns);
   json_number_or_null(json, "optimizer_ns", measured(step), step->optimizer_ns);
-  json_number_or_null(json, "exposed_ns", measured(step), exposed_ns(step));
-  json_number_or_null(json, "foretold_ns", foretold(step), foretold_exposed_ns(step));
+  json_number_or_null(json, "exposed_ns", measured(step), report_step_exposed_ns(step));
+  json_number_or_null(json, "foretold_ns", foretold(step), report_step_foretold_ns(step));
   json_number(json, "cpu_ns", step->cpu_ns);
   json_number(json, "link_down_bytes", step->link_down_bytes);
   json_number(json, "link_up_bytes", step->link_up_bytes);
@@ -184,8 +185,8 @@ void report_steps_json(struct json *json) {
   json_begin(json, "steps", '{');
   json_number(json, "count", count);
   write_median(json, "median_step_ns", kept, n, always, whole_ns);
-  write_median(json, "median_exposed_ns", kept, n, measured, exposed_ns);
-  write_median(json, "median_foretold_ns", kept, n, foretold, foretold_exposed_ns);
+  write_median(json, "median_exposed_ns", kept, n, measured, report_step_exposed_ns);
+  write_median(json, "median_foretold_ns", kept, n, foretold, report_step_foretold_ns);
   json_begin(json, "last", '[');
   for (unsigned i = 0; i < n; i++)
     write_step(json, &kept[i]);

@@ -87,7 +87,7 @@ static void *work(void *unused) {
     if (config->report) {
       wait = least(report_memory_sample(now, false), until(&report_task, now, &due));
       if (due)
-        report_record(config);
+        report_now(config);
     }
     if (config->metrics) {
       wait = least(wait, until(&metrics_task, now, &due));

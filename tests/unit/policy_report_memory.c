@@ -1,9 +1,10 @@
 /* The series of memory: what a sample holds, its interval, and how it is thinned; beside it, what OFFLOAD_METRICS makes of rows that
-   have one name. */
+   have one name, and what offload added to a step. */
 #include "policy/json.h"
 #include "policy/metrics.h"
 #include "policy/report.h"
 #include "policy/report_memory.h"
+#include "policy/report_policy.h"
 #include "tests/lib/tap.h"
 #include <fcntl.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 static char path[] = "/tmp/policy_report_memory.XXXXXX";
 static int file;
 
-/* Whether the series answers true. */
+/* Whether the series answers true; $all has "steps" too. */
 static bool says(const char *filter) {
   char command[512];
   struct json json;
@@ -21,10 +22,12 @@ static bool says(const char *filter) {
   json_open(&json, file);
   json_begin(&json, NULL, '{');
   report_memory_json(&json);
+  report_steps_json(&json);
   json_end(&json, '}');
   if (json_close(&json))
     return false;
-  snprintf(command, sizeof command, "jq -e '.memory | %s' %s > /dev/null", filter, path);
+  snprintf(command, sizeof command, "jq -e '. as $all | .memory | %s' %s > /dev/null", filter,
+           path);
   fflush(stdout);
   return system(command) == 0;
 }
@@ -65,6 +68,19 @@ static void test_series(void) {
          "it stays bounded and in order, and reaches from the first to the last");
 }
 
+static void test_added(void) {
+  const struct report_step step = {
+      .step = 7, .way = "cpu", .step_ns = 1000, .optimizer_ns = 700, .stay_ns = 200};
+  struct report_step behind = step; /* the device is a step behind the program */
+  behind.optimizer_ns = 1700;
+  report_step(&step);
+  tap_ok(says("$all.steps | .last[0].exposed_ns == 500 and .median_exposed_ns == 500"),
+         "what offload added to a step is what is more than with all state on the device");
+  report_step(&behind);
+  tap_ok(says("$all.steps | .last[1].exposed_ns == 1000 and .last[1].optimizer_ns == 1700"),
+         "and no more than the whole step");
+}
+
 static void test_metrics(void) {
   struct config config;
   char command[256];
@@ -91,6 +107,7 @@ static void test_metrics(void) {
 int main(void) {
   file = mkstemp(path);
   test_series();
+  test_added();
   test_metrics();
   (void)unlink(path);
   return tap_done();
