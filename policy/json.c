@@ -1,6 +1,7 @@
 /* See json.h. */
 #include "json.h"
 #include "out.h"
+#include "words.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,40 +32,24 @@ static void put(struct json *json, const char *text, size_t bytes) {
   }
 }
 
-/* Bytes of the UTF-8 character at `at`, 0 when there is none (overlong forms and surrogates are
- * none). */
-static size_t utf8_bytes(const unsigned char *at) {
-  if (at[0] < 0x80)
-    return 1;
-  if (at[0] < 0xc2 || at[0] > 0xf4 || (at[1] & 0xc0) != 0x80)
-    return 0;
-  if (at[0] < 0xe0)
-    return 2;
-  if ((at[2] & 0xc0) != 0x80 || (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f))
-    return 0;
-  if (at[0] < 0xf0)
-    return 3;
-  if ((at[3] & 0xc0) != 0x80 || (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
-    return 0;
-  return 4;
-}
-
 static void put_string(struct json *json, const char *text) {
   put(json, "\"", 1);
-  for (const unsigned char *at = (const unsigned char *)text; *at;) {
-    const size_t bytes = utf8_bytes(at);
+  for (const char *at = text; *at;) {
+    const size_t bytes = words_character(at);
+    const unsigned char c = (unsigned char)*at;
     if (!bytes) {
       put(json, "\\ufffd", 6);
       at++;
     } else if (*at == '"' || *at == '\\') {
       put(json, "\\", 1);
-      put(json, (const char *)at++, 1);
-    } else if (*at < 0x20 || *at == 0x7f) {
+      put(json, at++, 1);
+    } else if (c < 0x20 || c == 0x7f) {
       char escape[8];
-      snprintf(escape, sizeof escape, "\\u%04x", (unsigned)*at++);
+      snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c);
+      at++;
       put(json, escape, 6);
     } else {
-      put(json, (const char *)at, bytes);
+      put(json, at, bytes);
       at += bytes;
     }
   }

@@ -23,8 +23,6 @@ struct text {
   char labels[LABELS_BYTES]; /* pid="1",local_rank="0",device="0" */
 };
 
-static const double second_ns = 1e9;
-
 /* In help texts a backslash and a line's end are escaped; ours have neither. */
 static void head(struct text *text, const char *name, const char *type, const char *help) {
   out_format(&text->out, "# HELP offload_%s %s\n# TYPE offload_%s %s\n", name, help, name, type);
@@ -42,6 +40,16 @@ static const char *escaped(const char *value, char *to, size_t bytes) {
   return to;
 }
 
+/* No locale: the program's may have another point. */
+static void sample(struct text *text, const char *name, bool seconds, uint64_t value) {
+  const unsigned long long whole = value, second_ns = 1000000000;
+  if (seconds)
+    out_format(&text->out, "offload_%s{%s} %llu.%09llu\n", name, text->labels, whole / second_ns,
+               whole % second_ns);
+  else
+    out_format(&text->out, "offload_%s{%s} %llu\n", name, text->labels, whole);
+}
+
 /* "link_bytes_down" is link_bytes_down_total, "move_ns" move_seconds_total. */
 static void counter(struct text *text, const char *name, bool level, const char *help,
                     uint64_t value) {
@@ -51,17 +59,17 @@ static void counter(struct text *text, const char *name, bool level, const char 
   snprintf(metric, sizeof metric, "%.*s%s%s", (int)(ns ? bytes - 3 : bytes), name,
            ns ? "_seconds" : "", level ? "" : "_total");
   head(text, metric, level ? "gauge" : "counter", help);
-  if (ns)
-    out_format(&text->out, "offload_%s{%s} %.9f\n", metric, text->labels,
-               (double)value / second_ns);
-  else
-    out_format(&text->out, "offload_%s{%s} %llu\n", metric, text->labels,
-               (unsigned long long)value);
+  sample(text, metric, ns, value);
 }
 
-static void gauge(struct text *text, const char *name, const char *help, double value) {
+static void gauge(struct text *text, const char *name, const char *help, uint64_t value) {
   head(text, name, "gauge", help);
-  out_format(&text->out, "offload_%s{%s} %.17g\n", name, text->labels, value);
+  sample(text, name, false, value);
+}
+
+static void gauge_seconds(struct text *text, const char *name, const char *help, uint64_t ns) {
+  head(text, name, "gauge", help);
+  sample(text, name, true, ns);
 }
 
 static void write_counters(struct text *text) {
@@ -79,22 +87,22 @@ static void write_gauges(struct text *text) {
   uint64_t used, total;
   gauge(text, "running", "1 while the process runs, 0 in what it writes as it ends", text->running);
   gauge(text, "state_bytes", "optimizer state that the last whole step named, wherever it lies",
-        (double)report_memory_state_now());
+        report_memory_state_now());
   if (report_memory_device_now(&used, &total)) {
-    gauge(text, "device_used_bytes", "memory of the device in use, by everybody", (double)used);
-    gauge(text, "device_memory_bytes", "memory of the device", (double)total);
+    gauge(text, "device_used_bytes", "memory of the device in use, by everybody", used);
+    gauge(text, "device_memory_bytes", "memory of the device", total);
   }
   if (!report_step_last(&step))
     return;
-  gauge(text, "step_seconds", "the last whole step, from its optimizer's first launch to the next",
-        (double)step.step_ns / second_ns);
+  gauge_seconds(text, "step_seconds",
+                "the last whole step, from its optimizer's first launch to the next", step.step_ns);
   if (!step.optimizer_ns)
     return;
-  gauge(text, "optimizer_seconds", "of it, what the optimizer took on the program's stream",
-        (double)step.optimizer_ns / second_ns);
-  gauge(text, "exposed_seconds",
-        "of that, what is more than with all state on the device, as foretold",
-        (double)report_step_exposed_ns(&step) / second_ns);
+  gauge_seconds(text, "optimizer_seconds", "of it, what the optimizer took on the program's stream",
+                step.optimizer_ns);
+  gauge_seconds(text, "exposed_seconds",
+                "of that, what is more than with all state on the device, as foretold",
+                report_step_exposed_ns(&step));
 }
 
 static const struct way {

@@ -18,6 +18,7 @@
 #include "report_rates.h"
 #include "report_switch.h"
 #include "version.h"
+#include "words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -172,15 +173,9 @@ void report_get(const char *field, char *copy, size_t bytes) {
 }
 
 /* "812 MiB", "1.50 GiB": three figures. */
+_Static_assert((int)REPORT_SIZE_BYTES == (int)WORDS_BYTES, "one buffer for both");
 const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]) {
-  static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  double value = (double)bytes;
-  size_t unit = 0;
-  for (; value >= 1024 && unit < 4; unit++)
-    value /= 1024;
-  const int decimals = !unit || value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  snprintf(text, REPORT_SIZE_BYTES, "%.*f %s", decimals, value, units[unit]);
-  return text;
+  return bytes ? words_bytes((double)bytes, text) : strcpy(text, "0 bytes");
 }
 
 static uint64_t total(const _Atomic uint64_t *counter) {

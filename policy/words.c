@@ -4,10 +4,28 @@
 #include <stdio.h>
 #include <string.h>
 
+/* "12.3" and the unit, rounded as printf does, ties to the even figure; put together by hand, since the locale of the program that we are
+   in may have another point. */
+static const char *number(double value, int decimals, const char *unit, char text[WORDS_BYTES]) {
+  static const unsigned powers[] = {1, 10, 100};
+  const unsigned power = powers[decimals];
+  const double most = 1e15, size = value < 0 ? -value : value;
+  const double scaled = (size < most ? size : most) * power;
+  unsigned long long figures = (unsigned long long)scaled;
+  const double rest = scaled - (double)figures;
+  figures += rest > 0.5 || (rest >= 0.5 && figures % 2);
+  const char *minus = value < 0 && figures ? "-" : "";
+  if (decimals)
+    snprintf(text, WORDS_BYTES, "%s%llu.%0*llu %s", minus, figures / power, decimals,
+             figures % power, unit);
+  else
+    snprintf(text, WORDS_BYTES, "%s%llu %s", minus, figures, unit);
+  return text;
+}
+
 /* Three figures of a value below 1000 or so. */
 static const char *three(double value, const char *unit, char text[WORDS_BYTES]) {
-  snprintf(text, WORDS_BYTES, "%.*f %s", value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value, unit);
-  return text;
+  return number(value, value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, unit, text);
 }
 
 const char *words_bytes(double bytes, char text[WORDS_BYTES]) {
@@ -54,12 +72,10 @@ const char *words_rate(double bytes_per_second, char text[WORDS_BYTES]) {
 }
 
 const char *words_share(double share, char text[WORDS_BYTES]) {
-  snprintf(text, WORDS_BYTES, "%.*f %%", share >= 0.09995 ? 0 : 1, share * 100);
-  return text;
+  return number(share * 100, share >= 0.09995 ? 0 : 1, "%", text);
 }
 
-/* Bytes of the well-formed UTF-8 character at `text`, 0 when there is none. */
-static size_t character(const char *text) {
+size_t words_character(const char *text) {
   const unsigned char *c = (const unsigned char *)text;
   const size_t length = *c < 0x80                 ? 1
                         : *c >= 0xc2 && *c < 0xe0 ? 2
@@ -79,7 +95,7 @@ static size_t character(const char *text) {
 const char *words_plain(const char *from, char *text, size_t bytes) {
   size_t used = 0;
   while (*from) {
-    const size_t length = character(from);
+    const size_t length = words_character(from);
     const unsigned char *c = (const unsigned char *)from;
     /* C0, DEL and C1 (0xc2 0x80 to 0x9f) are what terminals obey; U+202A to U+202E and U+2066 to U+2069 turn the order of what follows. */
     const int turns = *c == 0xe2 && length == 3 &&

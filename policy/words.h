@@ -1,4 +1,5 @@
-/* Numbers as a reader wants them, in a few characters: for the program `offload`. No allocation, no locale. */
+/* Numbers as a reader wants them, in a few characters, and UTF-8: for the report and for the program `offload`. No allocation, no
+   locale. */
 #ifndef OFFLOAD_WORDS_H
 #define OFFLOAD_WORDS_H
 #include <stddef.h>
@@ -17,6 +18,8 @@ const char *words_rate(double bytes_per_second, char text[WORDS_BYTES]);
 /* "3.6 %". */
 const char *words_share(double share, char text[WORDS_BYTES]);
 
+/* Bytes of the well-formed UTF-8 character at `text`, 0 when there is none (overlong forms and surrogates are none). */
+size_t words_character(const char *text);
 /* Copies `from` for a terminal: control characters and bytes that are no UTF-8 become '?'. Returns `text`. */
 const char *words_plain(const char *from, char *text, size_t bytes);
 /* Columns that UTF-8 text takes, one each character. */
