@@ -101,6 +101,17 @@ at() { jq -r "$2" "$BATS_TEST_TMPDIR/at.$1"; }
   lie 60 "device device device device"
 }
 
+@test "state that came home and was soon evicted again waits twice as long before it comes home" {
+  AT=34,42,44,90,115 GPUSIM_MEMORY=7MiB OFFLOAD_STEP=direct OFFLOAD_MODE=pressure same steps=115 block=4000000 block_at=3 block_until=5 block_every=40 block_times=2
+  local grown
+  [ "$(at 34 '.totals.evictions == 1 and .totals.regrowths == 0')" = true ]
+  [ "$(at 42 '.totals.regrowths > 0')" = true ] # after two waits of 16 steps, in the first of which the block was there
+  [ "$(at 44 '.totals.evictions == 2 and .totals.moved_bytes > 500000')" = true ]
+  grown=$(at 44 .totals.regrowths)
+  [ "$(at 90 ".totals.regrowths == $grown and .totals.evictions == 2")" = true ] # two waits of 16 are over
+  [ "$(at 115 ".totals.regrowths > $grown and .totals.moved_bytes == 0")" = true ] # two of 32, too
+}
+
 @test "a block that comes and goes makes no state flap: moves stay few over 200 steps" {
   for every in 8 40; do
     AT=200 GPUSIM_MEMORY=7MiB OFFLOAD_STEP=direct OFFLOAD_MODE=pressure same steps=200 block=4000000 block_at=3 block_until=5 block_every=$every block_times=50

@@ -32,6 +32,14 @@ observed() {
   [ "$foretold" -gt 1000000 ]
   offloaded --steps 6
   expect ".totals.moved_bytes_peak as \$moved | \$moved > 0 and ($foretold - \$moved | fabs) <= \$moved / 20" "charlm: within a twentieth of what moves"
+  # Pieces so large that a quarter of the state fills none.
+  export OFFLOAD_PIECE=256KiB
+  OFFLOAD_MODE=observe offloaded --steps 6
+  assert_ended
+  expect '.observed.move_bytes < .observed.state_bytes * 4 / 5' "only whole pieces count"
+  foretold=$(report .observed.move_bytes)
+  offloaded --steps 6
+  expect ".totals.moved_bytes_peak == $foretold and $foretold > 500000" "as many as move"
 }
 
 @test "state that fills no piece is told as the reason why nothing would move" {

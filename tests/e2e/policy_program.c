@@ -6,7 +6,9 @@
      tensors=4 chunks=1   how many tensors, and 65,536 elements of each so many times
      steps=8
      contexts=1           each with tensors and a stream of its own, on as many devices as there are; a step is one of each, in turn
-     threads=0            1: a thread for each context, which steps without regard to the others
+     alone=0              from this step on only the first context steps
+     threads=0            1: a thread for each context, which steps without regard to the others, but for the signal, for which all wait: each
+                          has steps to come when it is raised
      signal=0             before this step (from 1) SIGRTMIN+9 is raised, or another number=; 0: not
      busy=0               so many operations more are enqueued then in the last context
      again=0              before this step it is raised again
@@ -227,7 +229,8 @@ static void steps_in_turn(int steps) {
     before(n);
     if (n == (int)option("signal", 0))
       keep_busy(&trainers[trainer_count - 1]);
-    for (size_t i = 0; i < trainer_count; i++) {
+    const bool alone = option("alone", 0) != 0 && n >= (int)option("alone", 0);
+    for (size_t i = 0; i < (alone ? 1 : trainer_count); i++) {
       CU(cuCtxSetCurrent(trainers[i].context));
       if (option("capture", 0) != 0 && n == (int)option("signal", (double)steps))
         step_captured(&trainers[i], n);
@@ -238,13 +241,18 @@ static void steps_in_turn(int steps) {
   }
 }
 
+static pthread_barrier_t raised;
+
 static void *steps_alone(void *argument) {
   struct trainer *trainer = argument;
   const int steps = (int)option("steps", 8);
   CU(cuCtxSetCurrent(trainer->context));
   for (int n = 1; n <= steps; n++) {
-    if (trainer == trainers && (n == (int)option("signal", 0) || n == (int)option("again", 0)))
-      raise(the_signal());
+    if (n == (int)option("signal", 0)) {
+      if (trainer == trainers)
+        raise(the_signal());
+      pthread_barrier_wait(&raised);
+    }
     step(trainer, n);
   }
   CU(cuStreamSynchronize(trainer->stream));
@@ -278,6 +286,7 @@ int main(int count, char **list) {
   CU(cuCtxSetCurrent(trainers[0].context));
   if (option("threads", 0) != 0) {
     pthread_t threads[CONTEXTS_MOST];
+    pthread_barrier_init(&raised, NULL, (unsigned)trainer_count);
     for (size_t i = 0; i < trainer_count; i++)
       pthread_create(&threads[i], NULL, steps_alone, &trainers[i]);
     for (size_t i = 0; i < trainer_count; i++)

@@ -138,6 +138,14 @@ was_away() {
   at 6 ".switch.whole and .switch.home_bytes == $((2 * STATE)) and .totals.moved_bytes == 0" "all of it is home"
 }
 
+@test "state of contexts that step no more comes home with a launch of another, on one device and on two" {
+  for devices in 1 2; do
+    GPUSIM_DEVICES=$devices switched contexts=3 alone=5
+    at 5 ".totals.moved_bytes == $((3 * STATE))" "all contexts' state had moved"
+    at 6 ".switch.whole and .switch.home_bytes == $((3 * STATE)) and .totals.moved_bytes == 0" "the first one's launch brought all of it home"
+  done
+}
+
 @test "two threads that step while the signal comes are both brought home" {
   GPUSIM_DELAY_US=300 switched contexts=2 threads=1 steps=30
   expect '.totals.moved_bytes_peak > 0 and .switch.whole and .switch.home_bytes > 0 and .totals.moved_bytes == 0' "all home"
