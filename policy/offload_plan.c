@@ -196,7 +196,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
 
 /* What is known of it, and the words for that. False: said. */
 static bool find_machine(struct asked *asked, char *machine, size_t machine_bytes) {
-  const double giga = 1e9, tera = 1e12;
+  const double gibi = 1 << 30, tera = 1e12;
   struct plan_request *request = &asked->request;
   char problem[1024];
   const struct plan_gpu *gpu = NULL;
@@ -217,7 +217,7 @@ static bool find_machine(struct asked *asked, char *machine, size_t machine_byte
     plan_gpu_rates(gpu, &request->rates);
     request->bf16_flops = gpu->bf16 * tera;
     if (request->device_bytes <= 0)
-      request->device_bytes = gpu->memory * giga;
+      request->device_bytes = gpu->memory * gibi;
     snprintf(machine, machine_bytes, "%s: %s, by public figures", gpu->name, gpu->words);
   }
   if (asked->rates) {

@@ -115,7 +115,7 @@ static void replay_all(const struct clock_log *log) {
             ", \"profile\": \"%s\", \"memory\": %.0f, \"gpus\": %d, \"total_ns\": %.0f, "
             "\"inferred_waits\": %llu, \"assumed_waits\": %llu, \"unmeasured_kernels\": %llu, "
             "\"marks\": [",
-            lines[i].terms.profile->name, lines[i].terms.profile->memory * 1e9,
+            lines[i].terms.profile->name, lines[i].terms.profile->memory * (1 << 30),
             lines[i].terms.profile->gpus, result.total_ns, (unsigned long long)result.inferred,
             (unsigned long long)result.assumed, (unsigned long long)result.unmeasured);
     for (size_t m = 0; m < result.mark_count; m++) {
