@@ -66,7 +66,7 @@ static bool exports(const unsigned char *file, size_t file_bytes, const char *na
 
 bool library_exports(const char *path, const char *name) {
   struct stat status;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   bool exported = false;
   if (fd < 0)
     return false;
@@ -85,7 +85,7 @@ bool library_exports(const char *path, const char *name) {
 static const char *wrong_with(const char *path) {
   struct stat status;
   const char *slash = strrchr(path, '/');
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return strerror(errno);
   const char *wrong = "";

@@ -1,10 +1,13 @@
 /* See page_read.h. */
 #define _GNU_SOURCE
 #include "page_read.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_PARTS_BYTES = 96 };
 
@@ -56,10 +59,25 @@ static void label(struct report_view *view) {
     snprintf(view->label, sizeof view->label, "a report");
 }
 
+json_t *view_load(const char *path, size_t flags, json_error_t *error) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FILE *in = file < 0 || fcntl(file, F_SETFL, O_RDONLY) ? NULL : fdopen(file, "r");
+  if (!in) {
+    *error = (json_error_t){.line = -1};
+    snprintf(error->text, sizeof error->text, "%s", strerror(errno));
+    if (file >= 0)
+      close(file);
+    return NULL;
+  }
+  json_t *root = json_loadf(in, flags, error);
+  fclose(in);
+  return root;
+}
+
 bool view_read(struct report_view *view, const char *path, char *problem, size_t problem_bytes) {
   json_error_t error;
   *view = (struct report_view){.path = path};
-  view->root = strcmp(path, "-") ? json_load_file(path, JSON_ALLOW_NUL, &error)
+  view->root = strcmp(path, "-") ? view_load(path, JSON_ALLOW_NUL, &error)
                                  : json_loadf(stdin, JSON_ALLOW_NUL, &error);
   if (!view->root && error.line < 0)
     snprintf(problem, problem_bytes, "%s can't be read (%s): name a file that OFFLOAD_REPORT wrote",

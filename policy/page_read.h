@@ -15,6 +15,8 @@ struct report_view {
   long long rank;          /* -1: not known */
 };
 
+/* The JSON of a file, as json_load_file; a FIFO that nobody writes is empty, not a wait. */
+json_t *view_load(const char *path, size_t flags, json_error_t *);
 /* Reads a report; "-" is standard input. False with a sentence. */
 bool view_read(struct report_view *, const char *path, char *problem, size_t problem_bytes);
 void view_free(struct report_view *);

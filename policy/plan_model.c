@@ -1,5 +1,6 @@
 /* See plan_model.h. libjansson reads the file. */
 #include "plan_model.h"
+#include "page_read.h"
 #include "words.h"
 #include <ctype.h>
 #include <errno.h>
@@ -183,7 +184,7 @@ static void count(struct reader *r, struct plan_model *model) {
 static bool read_config(const char *path, struct plan_model *model, char *problem,
                         size_t problem_bytes) {
   json_error_t error;
-  json_t *root = json_load_file(path, 0, &error);
+  json_t *root = view_load(path, 0, &error);
   struct reader reader = {root, path, problem, problem_bytes, false};
   if (!root && error.line > 0)
     refuse(&reader, "%s is no JSON: line %d: %s", path, error.line, error.text);

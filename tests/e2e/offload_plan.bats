@@ -243,6 +243,9 @@ EOF
   refused "num_hidden_layers is more than 100000" "$BATS_TEST_TMPDIR/deep.json"
   refused "num_experts_per_tok is more than the 8 experts" "$BATS_TEST_TMPDIR/experts.json"
   refused "config.json" "$BATS_TEST_TMPDIR"
+  mkfifo "$BATS_TEST_TMPDIR/nobody"
+  run -2 timeout 20 "$OFFLOAD" plan "$BATS_TEST_TMPDIR/nobody" # without a wait
+  [[ $output == *"nobody is no JSON"* ]]
 }
 
 @test "a picture or output that can't be written is an error, not a plan" {
