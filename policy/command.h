@@ -17,6 +17,12 @@ enum { EXIT_BLOCKED = 1, EXIT_USAGE = 2, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND =
 /* A line on stderr with the prefix "offload: ". */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Writes out what stdout still holds. What could not be written is told, once, and false. Also called at exit, where it makes the status
+   EXIT_BLOCKED unless it was told before: who has another status in mind, or more to do, calls it first. */
+bool output_end(void);
+/* Whether stdout may have colours: a terminal, unless NO_COLOR is set and not empty, or TERM is dumb. */
+bool output_coloured(void);
+
 /* Reads the command line of the subcommand that argv[0] names. The argp needs its options and parser; args_doc and the
    first sentence of its help come from commands.def, `doc` (or NULL) stands below its options. An option's `arg` is shown as
    it is: words separated by "|" are its only values, FILE and DIRECTORY are paths; the shell's completion takes them from here.

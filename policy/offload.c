@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct command {
   const char *name, *arguments, *summary;
@@ -26,6 +27,29 @@ void say(const char *format, ...) {
   vfprintf(stderr, format, arguments);
   fputc('\n', stderr);
   va_end(arguments);
+}
+
+static bool output_lost;
+
+bool output_end(void) {
+  if (output_lost)
+    return false;
+  errno = 0; /* of an earlier write none is known any more */
+  if (!fflush(stdout) && !ferror(stdout))
+    return true;
+  output_lost = true;
+  say("standard output can't be written (%s)", errno ? strerror(errno) : "not all of it was taken");
+  return false;
+}
+
+static void end_at_exit(void) {
+  if (!output_lost && !output_end())
+    _exit(EXIT_BLOCKED);
+}
+
+bool output_coloured(void) {
+  const char *none = getenv("NO_COLOR"), *terminal = getenv("TERM");
+  return isatty(STDOUT_FILENO) && !(none && *none) && !(terminal && !strcmp(terminal, "dumb"));
 }
 
 static const struct command *command_of(const char *name) {
@@ -134,6 +158,7 @@ int main(int argc, char **argv) {
   const bool version = !strcmp(name, "--version") || !strcmp(name, "-V");
   argp_program_version = "offload " OFFLOAD_VERSION;
   argp_err_exit_status = EXIT_USAGE;
+  atexit(end_at_exit);
   if ((help || version) && argc > 2) {
     say("%s takes no argument, so not '%s'", name, argv[2]);
     return EXIT_USAGE;

@@ -71,11 +71,6 @@ static enum check_verdict worst(const struct check *check) {
 
 /* ---- for people ---- */
 
-static bool coloured(void) {
-  const char *none = getenv("NO_COLOR"), *terminal = getenv("TERM");
-  return isatty(STDOUT_FILENO) && !(none && *none) && !(terminal && !strcmp(terminal, "dumb"));
-}
-
 static size_t width(void) {
   struct winsize size;
   if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || size.ws_col < WIDTH)
@@ -122,7 +117,7 @@ static void print_table(const struct check *check) {
       [VERDICT_GOOD] = "Nothing stands in the way: state can move.",
       [VERDICT_LIMITS] = "State can move; what limits it is above.",
       [VERDICT_BLOCKS] = "No state can move here: what blocks it is above."};
-  const bool colour = coloured();
+  const bool colour = output_coloured();
   const size_t columns = width(), indent = VERDICT_WIDTH + TITLE_WIDTH + 1;
   for (size_t i = 0; i < check->count; i++) {
     const struct finding *finding = &check->findings[i];
@@ -267,7 +262,7 @@ int offload_check(int argc, char **argv) {
   else
     print_table(&check);
   config_free(&check.config);
-  if (fflush(stdout) || !written)
+  if (!output_end() || !written)
     return EXIT_CANNOT_RUN;
   return worst(&check) == VERDICT_BLOCKS ? EXIT_BLOCKED : EXIT_SUCCESS;
 }

@@ -276,8 +276,10 @@ int offload_plan(int argc, char **argv) {
     written = plan_json(&asked.request, &plan, machine);
   else
     plan_text(&asked.request, &plan, machine, asked.explain);
-  if (fflush(stdout) || ferror(stdout) || !written) {
-    say("standard output: %s", strerror(errno));
+  if (!output_end())
+    return EXIT_BLOCKED;
+  if (!written) {
+    say("no memory for the JSON");
     return EXIT_BLOCKED;
   }
   if (asked.svg && !plan_svg(&asked.request, &plan, machine, asked.svg)) {

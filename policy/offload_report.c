@@ -54,14 +54,6 @@ static const struct argp argp = {
     NULL,    NULL,
     NULL};
 
-static int written(FILE *out, const char *name) {
-  const bool bad = ferror(out);
-  if (!(out == stdout ? fflush(out) : fclose(out)) && !bad)
-    return EXIT_SUCCESS;
-  say("report: %s can't be written (%s)", name, strerror(errno));
-  return EXIT_FAILURE;
-}
-
 static int show_html(const struct page *page, const char *path) {
   const bool standard = !strcmp(path, "-");
   FILE *out = standard ? stdout : fopen(path, "we");
@@ -71,25 +63,30 @@ static int show_html(const struct page *page, const char *path) {
     return EXIT_FAILURE;
   }
   page_html(page, out);
-  return written(out, standard ? "standard output" : path);
+  if (standard)
+    return EXIT_SUCCESS;
+  const bool bad = ferror(out);
+  if (!fclose(out) && !bad)
+    return EXIT_SUCCESS;
+  say("report: %s can't be written (%s)", path, strerror(errno));
+  return EXIT_FAILURE;
 }
 
 static int show(const struct asked *asked, const struct report_view *views) {
   if (asked->json) {
-    if (page_json(views, asked->count, stdout)) {
-      say("report: the JSON can't be written (%s)", strerror(errno));
+    const bool good = !page_json(views, asked->count, stdout);
+    if (!output_end())
       return EXIT_FAILURE;
-    }
-    return written(stdout, "standard output");
+    if (!good)
+      say("report: no memory for the JSON");
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   struct page *page = page_build(views, asked->count);
   int status = EXIT_SUCCESS;
   if (asked->html)
     status = show_html(page, asked->html);
-  else {
+  else
     page_text(page, stdout, !strcmp(nl_langinfo(CODESET), "UTF-8"));
-    status = written(stdout, "standard output");
-  }
   page_free(page);
   return status;
 }

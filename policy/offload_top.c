@@ -241,7 +241,7 @@ static int once(struct top *top) {
   }
   fputs(text, stdout);
   free(text);
-  return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+  return EXIT_SUCCESS;
 }
 
 /* ---- the command line ---- */
@@ -296,6 +296,6 @@ int offload_top(int argc, char **argv) {
     return EXIT_FAILURE;
   }
   top.view.keys = true;
-  top.view.colour = !getenv("NO_COLOR");
+  top.view.colour = output_coloured();
   return live(&top);
 }

@@ -174,6 +174,39 @@ PY
   [[ $output == *"--html nowhere/page.html can't be written"*"name a file"* ]]
   run -1 "$OFFLOAD" report --html /dev/full "$REPORTS/one.json"
   [[ $output == *"/dev/full can't be written (No space left on device)"* ]]
-  run -1 sh -c "'$OFFLOAD' report '$REPORTS/one.json' >/dev/full"
-  [[ $output == *"can't be written"* ]]
+}
+
+@test "a standard output that takes nothing is said once and ends each command with an error" {
+  local arguments expected
+  while IFS=$'\t' read -r expected arguments; do
+    run --separate-stderr bash -c "'$SIM' '$OFFLOAD' $arguments >/dev/full"
+    # shellcheck disable=SC2154
+    if [ "$status" -ne "$expected" ] || [ "$(wc -l <<<"$stderr")" -ne 1 ] || [[ $stderr != *"written"*"No space left on device"* ]]; then
+      echo "$arguments: $status: $stderr"
+      return 1
+    fi
+  done <<EOF
+1	--help
+1	--version
+1	variables
+1	plan --help
+1	plan 7B
+1	plan 7B --json
+1	report $REPORTS/one.json
+1	report --json $REPORTS/one.json
+1	report --html - $REPORTS/one.json
+1	top --once
+1	bench --rates rates
+1	bench --rates rates --json
+126	check
+126	check --json
+EOF
+}
+
+@test "a FIFO that nobody writes is no report and no wait, one that somebody does is read" {
+  mkfifo nobody
+  run -2 timeout 20 "$OFFLOAD" report nobody
+  [[ $output == *"report: nobody, line 1"*"name a file that OFFLOAD_REPORT wrote"* ]]
+  run -0 bash -c "'$OFFLOAD' report <(sleep 0.2; cat '$REPORTS/one.json')"
+  [[ $output == *"What liboffload did"* ]]
 }
