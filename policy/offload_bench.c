@@ -5,8 +5,10 @@
 #include "cost.h"
 #include "cpus.h"
 #include "json.h"
+#include "ranks.h"
 #include "rates_cache.h"
 #include "report_rates.h"
+#include "size.h"
 #include "words.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +40,8 @@ struct bench {
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {
   struct bench *bench = state->input;
-  char *end;
+  const char *end = argument;
+  uint64_t ranks;
   switch (key) {
   case OPTION_RATES:
     bench->rates = argument;
@@ -51,8 +54,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     return 0;
   case OPTION_RANKS:
     bench->ranks = argument;
-    if (strtoul(argument, &end, 10) < 1 || *end)
-      argp_error(state, "--ranks=%s: write how many, 1 or more", argument);
+    if (!size_parse_number(&end, RANKS_MOST, &ranks) || *end || !ranks)
+      argp_error(state, "--ranks=%s: write how many, 1 to %d", argument, RANKS_MOST);
     return 0;
   case OPTION_JSON:
     bench->json = true;
@@ -246,7 +249,10 @@ int offload_bench(int argc, char **argv) {
     json_begin(&json, NULL, '{');
     report_rates_json(&json);
     json_end(&json, '}');
-    return json_close(&json) ? EXIT_BLOCKED : EXIT_SUCCESS;
+    const int error = json_close(&json);
+    if (error)
+      say("the JSON could not be written: %s", strerror(error));
+    return error ? EXIT_BLOCKED : EXIT_SUCCESS;
   }
   print_table(&bench, &rates, output, kept);
   return EXIT_SUCCESS;

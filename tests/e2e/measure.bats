@@ -246,6 +246,8 @@ gone() {
   [[ $output == *"no GPU 7 here"* ]]
   run -2 "$SIM" "$BUILD/offload" bench --ranks none
   [[ $output == *"--ranks=none: write how many"* ]]
+  run -2 "$SIM" "$BUILD/offload" bench --ranks=-1
+  [[ $output == *"--ranks=-1: write how many"* ]]
   run -1 "$SIM" "$BUILD/offload" bench --rates /proc/none/file
   [[ $output == *"/proc/none/file can't be written"* ]]
   run -1 env -u LD_LIBRARY_PATH "$PROBE"
