@@ -69,7 +69,10 @@ const char *check_size(uint64_t bytes);
 /* Whether a list as the kernel writes it ("0-3,8") has the number. */
 bool check_list_has(const char *list, unsigned number);
 
-/* Runs a program (argv[0] a path) with the settings in front of the environment, LD_PRELOAD as given ("" for none of it), standard
+/* Whether there is such a file below the root. */
+bool check_is_there(const char *root, const char *path);
+
+/* Runs a program (argv[0] a path) with OFFLOAD_MODE=off, LD_PRELOAD as given ("" for none of it), standard
    output into `output` (cut to fit, NUL at the end), standard error to nowhere. A child that takes longer is killed. */
 enum check_end { END_EXITED, END_SIGNAL, END_TIMEOUT, END_NOT_RUN };
 enum check_end check_run(char *const *argv, const char *preload, int timeout_ms, char *output,
@@ -83,6 +86,6 @@ enum check_end check_run(char *const *argv, const char *preload, int timeout_ms,
 int check_child_driver(void);
 int check_child_loaded(void);
 
-/* Whether anything of this name stands in LD_PRELOAD: what is there without it, in a static buffer. */
+/* What LD_PRELOAD names beside the library, in a static buffer. */
 const char *check_preload_without_ours(void);
 #endif

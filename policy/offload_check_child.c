@@ -6,6 +6,7 @@
 #include "words.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -117,6 +118,12 @@ const char *check_size(uint64_t bytes) {
   static char texts[8][WORDS_BYTES];
   static unsigned next;
   return words_bytes((double)bytes, texts[next++ % 8]);
+}
+
+bool check_is_there(const char *root, const char *path) {
+  char whole[PATH_MAX];
+  return snprintf(whole, sizeof whole, "%s%s", root, path) < (int)sizeof whole &&
+         !access(whole, F_OK);
 }
 
 bool check_list_has(const char *list, unsigned number) {

@@ -3,17 +3,10 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include "groups.h"
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static bool is_there(const char *root, const char *path) {
-  char whole[PATH_MAX];
-  return snprintf(whole, sizeof whole, "%s%s", root, path) < (int)sizeof whole &&
-         !access(whole, F_OK);
-}
 
 static bool set(const char *variable) {
   const char *value = getenv(variable);
@@ -65,9 +58,10 @@ static void engine(struct check *check, const char *name) {
   char flags[160];
   engine_flags(check, flags, sizeof flags);
   remedy(find(check, CHECK_container, VERDICT_GOOD, "%s", name),
-         "Started with:\n"
+         "With `make install PREFIX=/opt/offload` before it, started with:\n"
          "  %s run %s%s%s \\\n"
-         "    -v ~/.cache:/cache -e XDG_CACHE_HOME=/cache IMAGE offload run -- COMMAND",
+         "    -v /opt/offload:/opt/offload:ro -v ~/.cache:/cache -e XDG_CACHE_HOME=/cache \\\n"
+         "    IMAGE /opt/offload/bin/offload run -- COMMAND",
          name, strcmp(name, "podman") ? "--gpus all" : "--device nvidia.com/gpu=all",
          *flags ? flags : " --cap-add SYS_NICE",
          check->config.nvme ? " -v DIRECTORY:DIRECTORY" : "");
@@ -86,8 +80,9 @@ static void slurm(struct check *check) {
 
 void check_container(struct check *check) {
   const bool in_kubernetes = set("KUBERNETES_SERVICE_HOST") || in_group(check->root, "kubepods");
-  const bool in_podman = is_there(check->root, "/run/.containerenv");
-  const bool in_docker = is_there(check->root, "/.dockerenv") || in_group(check->root, "/docker");
+  const bool in_podman = check_is_there(check->root, "/run/.containerenv");
+  const bool in_docker =
+      check_is_there(check->root, "/.dockerenv") || in_group(check->root, "/docker");
   const size_t before = check->count;
   if (in_kubernetes)
     kubernetes(check);

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include "groups.h"
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,12 +337,6 @@ void check_gpu(struct check *check) {
 
 /* ---- the machine ---- */
 
-static bool is_there(const char *root, const char *path) {
-  char whole[PATH_MAX];
-  return snprintf(whole, sizeof whole, "%s%s", root, path) < (int)sizeof whole &&
-         !access(whole, F_OK);
-}
-
 void check_machine(struct check *check) {
   const char *release = line_in(check->root, "/proc/sys/kernel", "osrelease");
   const bool wsl = release && (strcasestr(release, "microsoft") || strstr(release, "WSL"));
@@ -352,9 +345,9 @@ void check_machine(struct check *check) {
                 "WSL2: Windows decides when what was submitted begins, and the library is not "
                 "tested there"),
            "use native Linux; if a job stops in its first step, take the library away");
-  const bool confidential = is_there(check->root, "/dev/sev-guest") ||
-                            is_there(check->root, "/dev/tdx_guest") ||
-                            is_there(check->root, "/dev/tdx-guest");
+  const bool confidential = check_is_there(check->root, "/dev/sev-guest") ||
+                            check_is_there(check->root, "/dev/tdx_guest") ||
+                            check_is_there(check->root, "/dev/tdx-guest");
   if (confidential)
     remedy(
         find(check, CHECK_machine, VERDICT_LIMITS,

@@ -302,6 +302,8 @@ python() {
   touch "$BATS_TEST_TMPDIR/root/.dockerenv"
   GPUSIM_HOST_NUMA=0 GPUSIM_HOST=0 checked 1
   says container good docker "docker run --gpus all --cap-add SYS_NICE"
+  says container good docker "-v /opt/offload:/opt/offload:ro"
+  says container good docker "IMAGE /opt/offload/bin/offload run -- COMMAND"
   rm "$BATS_TEST_TMPDIR/root/.dockerenv"
   touch "$BATS_TEST_TMPDIR/root/run/.containerenv"
   checked 0
