@@ -12,7 +12,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { PATH_MOST = 4096, SCRIPTS_MOST = 4, LINE_MOST = 256 };
+enum { PATH_MOST = INSPECT_PATH_MOST, SCRIPTS_MOST = 4, LINE_MOST = 256 };
 #if defined __x86_64__
 enum { MACHINE = EM_X86_64 };
 #else
@@ -138,4 +138,15 @@ bool inspect_preloadable(const char *path, char *reason, size_t reason_bytes) {
       return good;
   }
   return true;
+}
+
+bool inspect_script(const char *path, char interpreter[INSPECT_PATH_MOST]) {
+  char start[2];
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false;
+  const bool script = pread(fd, start, sizeof start, 0) == (ssize_t)sizeof start &&
+                      !memcmp(start, "#!", sizeof start) && script_interpreter(fd, interpreter);
+  close(fd);
+  return script;
 }

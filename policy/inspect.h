@@ -1,4 +1,4 @@
-/* Whether a program can carry a preloaded library at all, told from its file before it runs. Called by offload.c. */
+/* Whether a program can carry a preloaded library at all, told from its file before it runs. Called by `offload run` and `check`. */
 #ifndef OFFLOAD_INSPECT_H
 #define OFFLOAD_INSPECT_H
 #include <stdbool.h>
@@ -11,4 +11,8 @@ bool inspect_find(const char *command, char *path, size_t path_bytes);
    with the reason as a sentence without a subject: "is statically linked". What can't be read is given the benefit of the
    doubt. */
 bool inspect_preloadable(const char *path, char *reason, size_t reason_bytes);
+
+/* Of a script the program that its first line names, found as execvp does behind `env`; false when it is none. */
+enum { INSPECT_PATH_MOST = 4096 };
+bool inspect_script(const char *path, char interpreter[INSPECT_PATH_MOST]);
 #endif

@@ -269,30 +269,19 @@ static bool is_python(const char *path) {
 }
 
 /* The interpreter that would run the command: itself, or what a script's first line names. */
-static bool interpreter(const char *command, char path[PATH_MAX]) {
-  char line[256] = "";
-  if (!inspect_find(command, path, PATH_MAX))
+static bool interpreter(const char *command, char path[INSPECT_PATH_MOST]) {
+  char found[INSPECT_PATH_MOST];
+  if (!inspect_find(command, found, sizeof found))
     return false;
-  if (is_python(path))
+  if (is_python(found)) {
+    memcpy(path, found, sizeof found);
     return true;
-  FILE *file = fopen(path, "re");
-  if (!file)
-    return false;
-  const size_t got = fread(line, 1, sizeof line - 1, file);
-  fclose(file);
-  line[got] = 0;
-  line[strcspn(line, "\n")] = 0;
-  if (strncmp(line, "#!", 2) != 0)
-    return false;
-  char *rest = NULL;
-  for (char *word = strtok_r(line + 2, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
-    if (is_python(word))
-      return inspect_find(word, path, PATH_MAX);
-  return false;
+  }
+  return inspect_script(found, path) && is_python(path);
 }
 
 void check_pytorch(struct check *check) {
-  char path[PATH_MAX], output[128];
+  char path[INSPECT_PATH_MOST], output[128];
   char option[] = "-c";
   char program[] = "import importlib.metadata as m\n"
                    "try: print('found', m.version('torch'))\n"

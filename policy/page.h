@@ -1,5 +1,5 @@
 /* What `offload report` shows, apart from how: a page is sections of paragraphs, lists, tables and charts, made once of reports
-   (page_build.c) and rendered as text (page_text.c) or as one HTML file (page_html.c, page_chart.c).
+   (page_build.c) and rendered as text (page_text.c) or as one HTML file (page_html.c, page_svg.c).
 
    Texts are as they were in the reports: whoever renders makes them harmless. All of a page is freed with it. */
 #ifndef OFFLOAD_PAGE_H

@@ -1,4 +1,5 @@
 /* A plan as a picture: a GPU's memory without and with the library, and what a step costs by each way. SVG 1.1 that needs nothing else. */
+#include "page.h"
 #include "plan.h"
 #include "words.h"
 #include <errno.h>
@@ -11,27 +12,9 @@ struct part {
   double size;
 };
 
-/* Text as XML has it. */
-static void escaped(FILE *file, const char *text) {
-  for (; *text; text++)
-    switch (*text) {
-    case '&':
-      fputs("&amp;", file);
-      break;
-    case '<':
-      fputs("&lt;", file);
-      break;
-    case '>':
-      fputs("&gt;", file);
-      break;
-    default:
-      putc(*text, file);
-    }
-}
-
 static void label(FILE *file, double x, double y, const char *class, const char *text) {
   fprintf(file, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">", x, y, class);
-  escaped(file, text);
+  page_escape(text, file);
   fputs("</text>\n", file);
 }
 
@@ -41,7 +24,7 @@ static void bar(FILE *file, double x, double y, double width, const char *colour
     return;
   fprintf(file, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"><title>", x,
           y, width, BAR, colour);
-  escaped(file, title);
+  page_escape(title, file);
   fputs("</title></rect>\n", file);
 }
 

@@ -198,9 +198,10 @@ static void job_line(struct screen *screen, const struct registry_entry *entries
     drives += entries[i].state.drive_bytes;
   }
   words_plain(entries->program, program, sizeof program);
-  line(screen, BOLD, "job %" PRIx64 "  %.20s   step %s   state %s   host %s   drives %s",
-       entries->job, program, words_count(steps, shown), words_bytes((double)state, of_state),
-       words_bytes((double)moved, host), words_bytes((double)drives, on_drives));
+  line(screen, BOLD, "job %" PRIx64 "  %.*s   step %s   state %s   host %s   drives %s",
+       entries->job, (int)words_cut(program, 20), program, words_count(steps, shown),
+       words_bytes((double)state, of_state), words_bytes((double)moved, host),
+       words_bytes((double)drives, on_drives));
 }
 
 /* Ranks that step the same parameters keep the same state: said of the first job of which it is so. */
@@ -278,8 +279,7 @@ static void ranks(struct screen *screen, const struct registry_entry *entries, s
 }
 
 static void nobody(struct screen *screen) {
-  const char *problem = screen->view->problem;
-  line(screen, PLAIN, "%s", problem ? problem : "No rank of yours steps on this node.");
+  line(screen, PLAIN, "No rank of yours steps on this node.");
   line(screen, PLAIN, "Start one:  offload run -- python train.py");
   line(screen, PLAIN, "It is shown from its first optimizer step on.");
 }

@@ -14,8 +14,7 @@ struct top_view {
   bool keys; /* the last line tells the keys */
   bool utf8; /* bars of block characters, else of # */
   double interval_seconds;
-  uint64_t now_ns;     /* CLOCK_BOOTTIME */
-  const char *problem; /* instead of ranks, when there are none for a reason; NULL */
+  uint64_t now_ns; /* CLOCK_BOOTTIME */
 };
 
 /* The frame, lines ended by newlines, each at most view->columns wide and at most view->lines of them; the entries are sorted. To be
