@@ -101,9 +101,12 @@ static void ways(const struct build *build) {
   struct page *page = build->page;
   if (!build_has(build, "policy.functions", "how each way was foretold isn't known"))
     return;
-  page_table(page, "Ways of stepping: what each was foretold to add, which is taken", 8, 0xfcu);
-  static const char *const heads[] = {"function", "way",  "cpu",      "stream",
-                                      "direct",   "stay", "foretold", "measured"};
+  page_table(page,
+             "Ways of stepping: what each was foretold to add, which is taken, and what all of the "
+             "optimizer takes by it",
+             8, 0xfcu);
+  static const char *const heads[] = {"function", "way",  "cpu",           "stream",
+                                      "direct",   "stay", "all, foretold", "measured"};
   for (size_t i = 0; i < 8; i++)
     page_cell(page, heads[i]);
   for (size_t i = 0; i < build->count; i++) {
