@@ -16,7 +16,7 @@ struct report_observed {
   uint64_t budget_bytes; /* of host memory */
   uint64_t move_bytes;   /* that would move: within the budget and OFFLOAD_FREE */
   bool foretold;         /* what follows is known */
-  const char *way;       /* the cheapest */
+  const char *way;       /* that a run would take from what is known */
   uint64_t exposed_ns, hidden_ns;
   uint64_t step_ns;  /* a whole step as it is now; 0: not known */
   const char *rates; /* "measured", "told", "assumed" */

@@ -456,10 +456,12 @@ bool choose_facts(struct choice_facts *facts) {
       most = choice;
   if (!most)
     return false;
-  *facts = (struct choice_facts){.input = most->input,
-                                 .cost = most->cost,
-                                 .way = most->way,
-                                 .step_seconds = compute.count ? compute.step_seconds : 0};
+  *facts = (struct choice_facts){
+      .input = most->input,
+      .cost = most->cost,
+      .way = most->way,
+      .next = most->cost.ways[most->ways.first].possible ? most->ways.first : most->ways.second,
+      .step_seconds = compute.count ? compute.step_seconds : 0};
   return true;
 }
 

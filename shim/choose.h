@@ -24,7 +24,8 @@ void choose_took(const struct plan *, enum cost_way);
 struct choice_facts {
   struct cost_input input;
   struct cost cost;
-  enum cost_way way;
+  enum cost_way way;  /* of the last step */
+  enum cost_way next; /* what OFFLOAD_STEP=auto asks of the present one */
   double step_seconds;
 };
 bool choose_facts(struct choice_facts *);

@@ -140,10 +140,10 @@ void observe_step(const struct view *view) {
     observed.tensors = tensor_count(view);
     look(view, &observed);
   }
-  observed.foretold = choose_facts(&facts) && facts.cost.ways[facts.cost.best].possible;
+  observed.foretold = choose_facts(&facts) && facts.cost.ways[facts.next].possible;
   if (observed.foretold) {
-    const struct cost_of_way *way = &facts.cost.ways[facts.cost.best];
-    observed.way = cost_way_name(facts.cost.best);
+    const struct cost_of_way *way = &facts.cost.ways[facts.next];
+    observed.way = cost_way_name(facts.next);
     observed.exposed_ns = (uint64_t)(way->exposed * 1e9);
     observed.hidden_ns = (uint64_t)(way->hidden * 1e9);
     observed.step_ns = (uint64_t)(facts.step_seconds * 1e9);

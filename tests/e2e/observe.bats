@@ -63,7 +63,7 @@ observed() {
 @test "observe foretells each way's cost, and says at exit what would move and at what price" {
   observed steps=40
   expect '.policy.functions[0].foretold | .cpu.possible and .stream.possible and .direct.possible and .stream.exposed_ns > 0 and .stay.exposed_ns == 0' "every way"
-  expect '.observed | .way as $way | ($way | IN("cpu", "stream", "direct")) and .exposed_ns > 0 and .rates == "assumed"' "the cheapest"
+  expect '.observed | .way as $way | ($way | IN("cpu", "stream", "direct")) and .exposed_ns > 0 and .rates == "assumed"' "the way of a run that knows no more"
   expect '.policy.functions[0].foretold[.observed.way].exposed_ns == .observed.exposed_ns' "with its cost"
   expect '.observed.step_ns > 0' "beside a step as it is"
   grep -Eq "would move 2.00 MiB of 2.00 MiB of optimizer state in 4 tensors, foretold cost .* a step \(.* %\) by (cpu|stream|direct), from assumed rates" "$BATS_TEST_TMPDIR/with.err"
@@ -72,4 +72,19 @@ observed() {
   before=$(report .observed.exposed_ns)
   OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates observed steps=40
   expect ".observed.rates == \"told\" and .observed.exposed_ns > 3 * $before" "a slower link costs more"
+}
+
+@test "observe foretells the way that a run takes, for steps too small to choose by and for others" {
+  printf 'up 1e9\ndown 1e9\nup_both 1e9\ndown_both 1e9\nkernel_read 1e12\nkernel_write 1e12\ncpu_elements 1e7\n' >"$BATS_TEST_TMPDIR/rates"
+  export OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates
+  local setting way
+  for setting in OFFLOAD_TEST_CHOOSE_FROM=4 OFFLOAD_TEST_CHOOSE_FROM=0; do
+    export "${setting?}"
+    observed steps=40
+    way=$(report .observed.way)
+    expect '.policy.functions[0].foretold[.observed.way].exposed_ns == .observed.exposed_ns and .observed.exposed_ns > 0' "$setting: with its cost"
+    under_preload "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=40
+    expect ".totals.moved_bytes_peak > 0 and .policy.functions[0].way == \"$way\"" "$setting: a run goes by $way"
+    if [ "${setting#*=}" = 0 ]; then [ "$way" = direct ]; else [ "$way" = cpu ]; fi
+  done
 }
