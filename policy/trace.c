@@ -111,14 +111,16 @@ static void write_track(struct picture *picture, const struct trace_span *span, 
 /* Microseconds, as the format wants them, with three decimals. */
 static void write_span(struct picture *picture, const struct trace_span *span, unsigned lane) {
   const uint64_t ns = span->end_ns - span->begin_ns;
+  char step[32] = "";
+  if (span->step)
+    snprintf(step, sizeof step, ",\"step\":%llu", (unsigned long long)span->step);
   out_format(&picture->out,
              ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%u,\"ts\":%llu.%03u,\"dur\":%llu."
-             "%03u,\"args\":{\"bytes\":%llu,\"elements\":%llu,\"step\":%llu}}",
+             "%03u,\"args\":{\"bytes\":%llu,\"elements\":%llu%s}}",
              span->name, (int)getpid(), thread_of(span, lane),
              (unsigned long long)(span->begin_ns / 1000), (unsigned)(span->begin_ns % 1000),
              (unsigned long long)(ns / 1000), (unsigned)(ns % 1000),
-             (unsigned long long)span->bytes, (unsigned long long)span->elements,
-             (unsigned long long)span->step);
+             (unsigned long long)span->bytes, (unsigned long long)span->elements, step);
 }
 
 static void write_spans(struct picture *picture) {

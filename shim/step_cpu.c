@@ -138,6 +138,7 @@ static void hand_proof(struct cpu_step *step) {
       .candidate = plan->branch->candidate,
       .hyper = step->hyper,
       .elements = plan->resident_elements,
+      .step = timeline_step(ring->context),
       .refused = &plan->branch->refused,
       .row = plan->function->row,
       .checked = verify_function(plan),

@@ -161,6 +161,11 @@ void timeline_launch(CUcontext context, uint64_t step) {
     set_anchor(timeline);
 }
 
+uint64_t timeline_step(CUcontext context) {
+  const struct timeline *timeline = trace_on() ? timeline_find(context) : NULL;
+  return timeline ? timeline->step : 0;
+}
+
 struct timing *timeline_begin(CUcontext context, CUstream stream) {
   struct timeline *timeline = trace_on() ? timeline_find(context) : NULL;
   if (!timeline || !timeline->stream)

@@ -12,6 +12,9 @@ struct timing;
    ours where that was long ago. */
 void timeline_launch(CUcontext context, uint64_t step);
 
+/* That step; 0 without a trace. */
+uint64_t timeline_step(CUcontext context);
+
 /* Where the stream is now. NULL: there is no trace, or no event to be had. */
 struct timing *timeline_begin(CUcontext context, CUstream stream);
 /* And now. */

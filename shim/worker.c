@@ -165,8 +165,11 @@ static enum proof_outcome do_proof(struct worker *worker, const struct proof_job
   }
   const uint64_t begun = clock_now_ns();
   const bool proven = prove(worker, job, &worker->proof.hyper);
-  trace_add(&(struct trace_span){
-      .track = TRACE_CPU, .name = "proof", .begin_ns = begun, .end_ns = clock_now_ns()});
+  trace_add(&(struct trace_span){.track = TRACE_CPU,
+                                 .name = "proof",
+                                 .begin_ns = begun,
+                                 .end_ns = clock_now_ns(),
+                                 .step = job->step});
   worker->verdict = proven ? SLOT_APPLY : SLOT_REFUSED;
   *job->verdict = proven ? 1.0f : 0.0f;
   if (proven) {
@@ -216,7 +219,8 @@ static bool step_stretch(struct worker *worker, const struct piece_job *job, uin
                                  .name = "step",
                                  .begin_ns = begun,
                                  .end_ns = ended,
-                                 .elements = elements});
+                                 .elements = elements,
+                                 .step = proof->step});
   job->words->lr_decay = step.scalars.lr_decay;
   job->words->lr_decay_double = step.scalars.lr_decay_double;
   return done;
@@ -241,8 +245,11 @@ static enum slot_status step_paged(struct worker *worker, const struct piece_job
   const bool there = paged->wait(paged, &worker->failing);
   const uint64_t ended = clock_now_ns();
   report_add(drive_wait_ns, ended - begun);
-  trace_add(&(struct trace_span){
-      .track = TRACE_CPU, .name = "waits for drives", .begin_ns = begun, .end_ns = ended});
+  trace_add(&(struct trace_span){.track = TRACE_CPU,
+                                 .name = "waits for drives",
+                                 .begin_ns = begun,
+                                 .end_ns = ended,
+                                 .step = worker->proof.step});
   if (status == SLOT_APPLY && !there)
     status = SLOT_FAILED;
   if (status == SLOT_APPLY)

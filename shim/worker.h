@@ -83,6 +83,7 @@ struct proof_job {
   struct adam_candidate candidate;
   struct adam_hyper hyper;
   uint64_t elements;           /* of the launch's pieces that nobody else counts */
+  uint64_t step;               /* for OFFLOAD_TRACE; 0: not known */
   _Atomic int *refused;        /* set to 1 when the proof fails */
   struct report_function *row; /* may be NULL */
   struct checked_function checked;

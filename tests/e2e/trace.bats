@@ -45,6 +45,7 @@ within_run() {
   [ "$(sums '.tracks["moves"].bytes')" = "$(report .totals.moved_out_bytes)" ]
   says '.tracks["copy down"].names == ["gradient", "proof"] and .tracks["copy up"].names == ["update"]' "what is copied"
   says '.tracks["CPU step"].names == ["proof", "step"] and .tracks["CPU step"].threads == 1' "one worker"
+  says '.tracks | with_entries(select(.value.of_no_step > 0)) | keys | . == ["moves"] or . == []' "each span of a step has its number"
   says '.tracks["optimizer on the program'\''s stream"].spans == 20' "a span for each launch"
   says '.tracks["program'\''s stream waits for it"].spans == 19' "and what it waited for, all but the first, which moved"
   # The clocks of the device and the host are one: the worker begins behind the first copy down, and the last update follows it.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks a timeline of OFFLOAD_TRACE and prints sums as JSON: `trace.py FILE`. Valid JSON, every span whole, of a named track, and none
 overlapping another of its track is what must hold. Prints {"spans", "dropped", "lost", "begin_us", "end_us", "tracks": {label:
-{"spans", "bytes", "elements", "names", "threads", "begin_us", "end_us"}}, "steps": {step: {label: bytes}}}."""
+{"spans", "bytes", "elements", "names", "threads", "of_no_step", "begin_us", "end_us"}}, "steps": {step: {label: bytes}}}."""
 import json
 import sys
 
@@ -30,7 +30,7 @@ def check(trace):
             raise ValueError(f"spans overlap on {names[span['tid']]}: {span}")
         ends[span["tid"]] = end
         label = label_of(names[span["tid"]])
-        track = tracks.setdefault(label, {"spans": 0, "bytes": 0, "elements": 0, "names": set(), "threads": set(),
+        track = tracks.setdefault(label, {"spans": 0, "bytes": 0, "elements": 0, "names": set(), "threads": set(), "of_no_step": 0,
                                           "begin_us": span["ts"], "end_us": 0})
         track["spans"] += 1
         track["bytes"] += span["args"]["bytes"]
@@ -39,7 +39,9 @@ def check(trace):
         track["threads"].add(span["tid"])
         track["begin_us"] = min(track["begin_us"], span["ts"])
         track["end_us"] = max(track["end_us"], span["ts"] + span["dur"])
-        step = steps.setdefault(span["args"]["step"], {})
+        number = span["args"].get("step")
+        track["of_no_step"] += number is None
+        step = steps.setdefault(number or 0, {})
         step[label] = step.get(label, 0) + span["args"]["bytes"]
     for track in tracks.values():
         track["names"] = sorted(track["names"])
