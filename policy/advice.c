@@ -61,23 +61,27 @@ static const struct cost_of_way *cost_of(const struct advice_facts *facts) {
   return &facts->cost.ways[way_of(facts)];
 }
 
+/* What offload adds to a step: as measured, else as foretold. */
+static double exposed_of(const struct advice_facts *facts) {
+  return facts->exposed_seconds > 0 ? facts->exposed_seconds : cost_of(facts)->exposed;
+}
+
 /* Seconds that a step with more tokens makes longer: forward and backward. 0: not known. */
 static double compute_of(const struct advice_facts *facts) {
   if (facts->input.compute > 0)
     return facts->input.compute;
-  const double rest =
-      facts->step_seconds - cost_of(facts)->exposed - facts->cost.ways[COST_STAY].seconds;
+  const double rest = facts->step_seconds - exposed_of(facts) - facts->cost.ways[COST_STAY].seconds;
   return facts->step_seconds > 0 && rest > 0 ? rest : 0;
 }
 
 /* The step's length with `times` as many tokens. */
 static double step_of(const struct advice_facts *facts, double times) {
-  return times * compute_of(facts) + facts->cost.ways[COST_STAY].seconds + cost_of(facts)->exposed;
+  return times * compute_of(facts) + facts->cost.ways[COST_STAY].seconds + exposed_of(facts);
 }
 
 /* Whether offload takes a larger share of a step than it may, and how many times the tokens would do; 0: it doesn't, or isn't known. */
 static double times_needed(const struct advice_facts *facts) {
-  const double exposed = cost_of(facts)->exposed, compute = compute_of(facts);
+  const double exposed = exposed_of(facts), compute = compute_of(facts);
   if (facts->input.elements <= 0 || compute <= 0 || exposed <= target_of(facts) * step_of(facts, 1))
     return 0;
   const double times =
@@ -197,7 +201,7 @@ static void give_activations(const struct advice_facts *facts, struct given *giv
 static void give_accumulate(const struct advice_facts *facts, struct given *given) {
   char exposed[WORDS_BYTES], now[WORDS_BYTES], then[WORDS_BYTES], target[WORDS_BYTES];
   char tokens[2 * WORDS_BYTES + 16] = "", few[WORDS_BYTES], many[WORDS_BYTES];
-  const double times = times_needed(facts), cost = cost_of(facts)->exposed;
+  const double times = times_needed(facts), cost = exposed_of(facts);
   if (times <= 0)
     return;
   if (facts->tokens > 0 && facts->tokens * times < 1e15)

@@ -18,6 +18,7 @@ struct advice_facts {
   struct cost_input input; /* elements 0: no step was seen */
   struct cost cost;        /* of it */
   double step_seconds;     /* whole step as measured or foretold, forward and backward included */
+  double exposed_seconds;  /* what of it offload added, as measured */
   double tokens;           /* of a step, where known */
   double target;           /* share of a step that offload may cost; 0: ADVICE_TARGET */
   const char *set_way;     /* what OFFLOAD_STEP forces: "cpu", "stream", "direct"; else NULL */

@@ -55,10 +55,10 @@ struct choice {
 static struct choice *choices;
 static unsigned choice_count;
 
-/* Of the last measured steps of a context: what isn't the optimizer's. */
+/* Of the last measured steps of a context: what isn't the optimizer's, and what moving added to it. */
 static struct {
   CUcontext context;
-  double seconds[COMPUTE_STEPS], step_seconds;
+  double seconds[COMPUTE_STEPS], exposed[COMPUTE_STEPS], step_seconds;
   unsigned count;
 } compute; /* of the context that was measured last: a process of several mostly has the same on each */
 
@@ -136,14 +136,15 @@ static unsigned step_threads(const struct ring *ring) {
   return ring && ring->worker ? worker_threads(ring->worker) : node_threads(process_config(), 1);
 }
 
-static double compute_seconds(void) {
+/* Of the steps that were measured; 0 without any. */
+static double median(const double seconds[COMPUTE_STEPS]) {
   double sorted[COMPUTE_STEPS] = {0};
   const unsigned count = compute.count < COMPUTE_STEPS ? compute.count : COMPUTE_STEPS;
   for (unsigned i = 0; i < count; i++) {
     unsigned at = i;
-    for (; at > 0 && sorted[at - 1] > compute.seconds[i]; at--)
+    for (; at > 0 && sorted[at - 1] > seconds[i]; at--)
       sorted[at] = sorted[at - 1];
-    sorted[at] = compute.seconds[i];
+    sorted[at] = seconds[i];
   }
   return count ? sorted[count / 2] : 0;
 }
@@ -185,7 +186,7 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
       .threads = step_threads(plan->ring),
       .sharers = ranks_sharers(),
       .launches = last->launches,
-      .compute = compute_seconds(),
+      .compute = median(compute.seconds),
   };
   fill_staging(input, plan);
   choice->known = last->elements > 0 && on_host + on_drive > 0;
@@ -266,7 +267,9 @@ static void note_measured(CUcontext context, const struct meter_step *measured) 
     compute.count = 0;
   compute.context = context;
   compute.step_seconds = (double)measured->step_ns / 1e9;
-  compute.seconds[compute.count++ % COMPUTE_STEPS] = compute.step_seconds - seconds;
+  compute.seconds[compute.count % COMPUTE_STEPS] = compute.step_seconds - seconds;
+  compute.exposed[compute.count++ % COMPUTE_STEPS] =
+      way == COST_STAY || seconds < stay ? 0 : seconds - stay;
   for (struct choice *choice = choices; choice && all; choice = choice->next) {
     const struct foretold *entry = foretold_of(choice, context, measured->step);
     if (!entry || !tells(choice))
@@ -461,7 +464,8 @@ bool choose_facts(struct choice_facts *facts) {
       .cost = most->cost,
       .way = most->way,
       .next = most->cost.ways[most->ways.first].possible ? most->ways.first : most->ways.second,
-      .step_seconds = compute.count ? compute.step_seconds : 0};
+      .step_seconds = compute.count ? compute.step_seconds : 0,
+      .exposed_seconds = median(compute.exposed)};
   return true;
 }
 

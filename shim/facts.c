@@ -1,4 +1,5 @@
-/* See facts.h. Costs come from rates: where these are only assumed and nothing is observed, none is advised by. */
+/* See facts.h. Costs are as measured, else they come from rates: where these are only assumed and nothing is observed, no way is advised by
+   them. */
 #include "facts.h"
 #include "../nvme/clock.h"
 #include "../policy/advice.h"
@@ -123,12 +124,14 @@ static void add_costs(struct advice_facts *facts) {
   const double all = (double)last.state_bytes / state; /* of other functions, too */
   facts->parameter_bytes = (uint64_t)(all * input->elements * input->family.parameter);
   facts->gradient_bytes = (uint64_t)(all * input->elements * input->family.gradient);
-  if (input->rates.source == RATES_ASSUMED && config->mode != MODE_OBSERVE)
+  const bool assumed = input->rates.source == RATES_ASSUMED && config->mode != MODE_OBSERVE;
+  if (assumed && last.choice.exposed_seconds <= 0)
     return;
   facts->input = *input;
   facts->cost = last.choice.cost;
   facts->step_seconds = last.choice.step_seconds;
-  if (config->step != STEP_AUTO && config->mode != MODE_OBSERVE)
+  facts->exposed_seconds = last.choice.exposed_seconds;
+  if (!assumed && config->step != STEP_AUTO && config->mode != MODE_OBSERVE)
     facts->set_way = config_step_name(config->step);
 }
 

@@ -166,7 +166,13 @@ static void check_accumulate(void) {
   facts = job();
   facts.set_way = "stream";
   gives(&facts, ADVICE_accumulate, "takes 200 ms of a step", "the way that is set is what costs");
+  facts.exposed_seconds = 0.4;
+  gives(&facts, ADVICE_accumulate, "takes 400 ms of a step, 50 %",
+        "what was measured counts before what was foretold");
+  facts.exposed_seconds = 0.01;
+  keeps_quiet(&facts, ADVICE_accumulate, "not when it was measured to meet the target");
   facts.input.elements = 0;
+  facts.exposed_seconds = 0.4;
   keeps_quiet(&facts, ADVICE_accumulate, "not before a step was seen");
 }
 
