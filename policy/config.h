@@ -35,7 +35,7 @@ struct config {
   struct ranks ranks;   /* as the launcher said */
   unsigned local_ranks; /* of this job on this node, from its launcher's own variables; 1 or more */
   int local_rank;       /* of these, from 0; -1: not known */
-  unsigned test_worker_lag_us;
+  unsigned test_worker_lag_ms;
   bool test_ahead;
   int isa;         /* enum adam_isa */
   unsigned verify; /* 0: off; VERIFY_ALL */

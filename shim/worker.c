@@ -227,8 +227,8 @@ static bool step_stretch(struct worker *worker, const struct piece_job *job, uin
 }
 
 static void lag(const struct worker *worker) {
-  if (worker->config->test_worker_lag_us)
-    sleep_ns((long)worker->config->test_worker_lag_us * 1000);
+  if (worker->config->test_worker_lag_ms)
+    sleep_ns((long)worker->config->test_worker_lag_ms * 1000000);
 }
 
 static bool step(struct worker *worker, const struct piece_job *job,

@@ -49,7 +49,7 @@ not_advised() {
   LINK=1e15 OFFLOAD_STEP=stream job steps=20
   not_advised way
   # Rates that are only assumed foretell nothing to advise by; what steps took was measured all the same.
-  OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_US=5000 under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
+  OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_MS=5 under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
   expect '.policy.functions[0].rates == "assumed" and .steps.median_exposed_ns > 4000000' "the CPU step took its time"
   advised accumulate "offload takes [0-9.]+ ms of a step, .* accumulate [0-9]+ micro-batches"
 }

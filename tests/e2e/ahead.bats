@@ -52,7 +52,7 @@ MANY=(launches=300 tensors=1 elements=512 at=300)
   for stream in 1 2 3 4 5 6; do
     GPUSIM_SLOW_STREAM=$stream GPUSIM_SLOW_US=3000 ahead cpu 25544_float-adamw 9 0 between=count
   done
-  OFFLOAD_TEST_WORKER_LAG_US=2000 GPUSIM_DEPTH=3 GPUSIM_QUEUES=1 ahead cpu 25544_float-adamw 9 0 between=count
+  OFFLOAD_TEST_WORKER_LAG_MS=2 GPUSIM_DEPTH=3 GPUSIM_QUEUES=1 ahead cpu 25544_float-adamw 9 0 between=count
 }
 
 @test "the trace shows the gradients of a launch on their way before the launch in front of it has ended" {

@@ -22,7 +22,7 @@ trained() {
   timeout 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >without.out
   for mode in cpu stream; do
     echo "$mode $*"
-    OFFLOAD_NVME=$directory OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json OFFLOAD_TEST_WORKER_LAG_US=1000 \
+    OFFLOAD_NVME=$directory OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json OFFLOAD_TEST_WORKER_LAG_MS=1 \
       LD_PRELOAD=$LIBOFFLOAD timeout 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >with.out 2>with.err
     cat with.err
     if grep -q 'name a directory of a local' with.err; then

@@ -35,7 +35,7 @@ plainly() {
 preloaded() {
   offloaded_status=0
   rm -f report*.json sim.json
-  OFFLOAD_STEP=$1 OFFLOAD_REPORT=${report_path:-report.json} GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_US=${lag:-3000} \
+  OFFLOAD_STEP=$1 OFFLOAD_REPORT=${report_path:-report.json} GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_MS=${lag:-3} \
     LD_PRELOAD=$LIBOFFLOAD timeout 60 "$SIM" "$PROGRAMS/$2" "$KERNEL" "${@:3}" 2>with.err | cat >with.out || offloaded_status=$?
 }
 
@@ -137,7 +137,7 @@ left() {
 }
 
 @test "one thread forks again and again while another is inside of launches" {
-  lag=1000 each_mode forks during-launches
+  lag=1 each_mode forks during-launches
   grep -q '^children: 0$' with.out
 }
 
@@ -192,7 +192,7 @@ loaders() {
   timeout 60 "$SIM" python3 "${training[@]}" >without.out
   for mode in cpu stream; do
     rm -f report.json
-    OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_US=2000 LD_PRELOAD=$LIBOFFLOAD \
+    OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_MS=2 LD_PRELOAD=$LIBOFFLOAD \
       timeout 60 "$SIM" python3 "${training[@]}" >with.out 2>with.err
     stepped "$mode"
     said 1
@@ -223,7 +223,7 @@ loaders() {
 @test "a thread that is cancelled while it waits in a step, for a driver queue that is full, leaves after it" {
   plainly threads cancel 3
   for mode in cpu stream; do
-    GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 lag=4000 preloaded $mode threads cancel 3
+    GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 lag=4 preloaded $mode threads cancel 3
     stepped $mode
     [ "$(sim .blocked_submits)" -gt 0 ]
     same
@@ -273,7 +273,7 @@ loaders() {
 @test "exit beside a thread that is inside of launches ends the program, with a whole report" {
   plainly threads exit-beside
   for mode in cpu stream; do
-    for lag in 500 4000; do
+    for lag in 1 4; do
       preloaded $mode threads exit-beside
       stepped $mode
       said 1
@@ -316,7 +316,7 @@ loaders() {
   for mode in cpu stream; do
     for ms in 0 20 100 300; do
       rm -f with.out
-      OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json OFFLOAD_TEST_WORKER_LAG_US=1000 LD_PRELOAD=$LIBOFFLOAD \
+      OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json OFFLOAD_TEST_WORKER_LAG_MS=1 LD_PRELOAD=$LIBOFFLOAD \
         "$SIM" "$PROGRAMS/ends" "$KERNEL" live >with.out 2>with.err &
       local process=$!
       for _ in $(seq 200); do
@@ -405,7 +405,7 @@ loaders() {
 }
 
 @test "the primary context is reset under a thread that is inside of launches: it gets an error, and the next training is offloaded" {
-  lag=500 each_mode contexts reset-under
+  lag=1 each_mode contexts reset-under
 }
 
 @test "several contexts step in turn, each with its own numbers, and one that is destroyed in mid-step takes only its own along" {

@@ -44,12 +44,12 @@ why() { report '.functions[0].why'; }
 }
 
 @test "a slow worker never changes the result" {
-  OFFLOAD_TEST_WORKER_LAG_US=4000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
-  OFFLOAD_TEST_WORKER_LAG_US=4000 GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adam
+  OFFLOAD_TEST_WORKER_LAG_MS=4 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw
+  OFFLOAD_TEST_WORKER_LAG_MS=4 GPUSIM_QUEUES=1 OFFLOAD_STEP=cpu compare cpu 25544_float-adam
 }
 
 @test "a driver queue of three entries, which blocks the program in the middle of a step, is no deadlock" {
-  GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 OFFLOAD_TEST_WORKER_LAG_US=2000 both 25544_float-adamw
+  GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 OFFLOAD_TEST_WORKER_LAG_MS=2 both 25544_float-adamw
   [ "$(sim .blocked_submits)" -gt 0 ]
 }
 
@@ -88,7 +88,7 @@ why() { report '.functions[0].why'; }
 }
 
 @test "parameter groups with betas and eps of their own, more in flight than the proof keeps inputs for" {
-  OFFLOAD_TEST_WORKER_LAG_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw groups=5 own_betas=1 changing_lr=1 steps=8
+  OFFLOAD_TEST_WORKER_LAG_MS=2 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw groups=5 own_betas=1 changing_lr=1 steps=8
   expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 8' "no refusal"
   expect '.functions[0].launches_cpu + .functions[0].launches_stream >= 28' "none that the program's kernel did over the link"
   OFFLOAD_STEP=cpu compare cpu exact-212-adam entry=3 groups=5 own_betas=1 sync=1 steps=4
@@ -113,7 +113,7 @@ why() { report '.functions[0].why'; }
 }
 
 @test "more learning rates in flight than the proof keeps inputs for: each is proven with its own" {
-  OFFLOAD_TEST_WORKER_LAG_US=2000 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw changing_lr=1 steps=20
+  OFFLOAD_TEST_WORKER_LAG_MS=2 OFFLOAD_STEP=cpu compare cpu 25544_float-adamw changing_lr=1 steps=20
   expect '.totals.refusals == 0 and .functions[0].launches_cpu >= 8' "no refusal"
   expect '.functions[0].launches_cpu + .functions[0].launches_stream == 19' "none that the program's kernel did over the link"
 }

@@ -59,7 +59,7 @@ was_away() {
 }
 
 @test "steps that are still in flight when the signal comes are waited for" {
-  GPUSIM_DELAY_US=2000 OFFLOAD_TEST_WORKER_LAG_US=20000 OFFLOAD_STEP=cpu switched
+  GPUSIM_DELAY_US=2000 OFFLOAD_TEST_WORKER_LAG_MS=20 OFFLOAD_STEP=cpu switched
   was_away $STATE
   GPUSIM_QUEUES=1 GPUSIM_DELAY_US=500 OFFLOAD_STEP=stream switched
   was_away $STATE

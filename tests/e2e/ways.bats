@@ -44,7 +44,7 @@ went() {
 }
 
 @test "so do steps of several launches, one of which waits behind another way's, with one hardware queue" {
-  GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 OFFLOAD_TEST_WORKER_LAG_US=2000 turns cpu,stream,stream,direct,cpu,cpu 25544_float-adamw steps=9 groups=3
+  GPUSIM_QUEUES=1 GPUSIM_DEPTH=3 OFFLOAD_TEST_WORKER_LAG_MS=2 turns cpu,stream,stream,direct,cpu,cpu 25544_float-adamw steps=9 groups=3
   GPUSIM_SLOW_STREAM=$((1 + RANDOM % 8)) GPUSIM_SLOW_US=5000 turns stream,cpu,direct 25544_float-adam steps=7 groups=2 lr_pointer=1 changing_lr=1
 }
 
@@ -111,7 +111,7 @@ steps() {
 
 @test "a CPU step that is slower than it was foretold to be is left for stream, with the numbers of both in the report" {
   rates
-  OFFLOAD_TEST_WORKER_LAG_US=100000 steps 32
+  OFFLOAD_TEST_WORKER_LAG_MS=100 steps 32
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "both ways stepped elements"
   expect '.policy.functions[0] | .way == "stream" and .switch_count >= 1 and .switches[-1].from == "cpu" and .switches[-1].to == "stream"' "from cpu to stream"
   expect '.policy.functions[0].switches[-1].why | test("stream [0-9.]+ (us|ms|s)") and test("cpu [0-9.]+ (us|ms|s), measured [0-9.]+ times that")' "a sentence with numbers"
@@ -121,7 +121,7 @@ steps() {
 @test "a way that is tried and proves slower still is left again, and the numbers stay the same" {
   # Copies are told to take next to nothing, and take what they take here; the CPU's lag is more than that.
   rates up=1e15 down=1e15 up_both=1e15 down_both=1e15 cpu_elements=1e9
-  OFFLOAD_TEST_WORKER_LAG_US=200000 steps 120
+  OFFLOAD_TEST_WORKER_LAG_MS=200 steps 120
   expect '.totals.elements_cpu > 0 and .totals.elements_stream > 0' "both ways stepped elements"
   expect '.policy.functions[0] | .way == "stream" and .switch_count >= 2 and .switches[0].to == "cpu" and .switches[1].to == "stream"' "to cpu and back"
 }

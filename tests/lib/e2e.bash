@@ -50,13 +50,14 @@ under_preload() {
     "$@" >"$BATS_TEST_TMPDIR/with.out" 2>"$BATS_TEST_TMPDIR/with.err" || offloaded_status=$?
 }
 
-# assert_ended: the program under the preload succeeded.
+# assert_ended: the program under the preload succeeded, and no setting of the test was ignored, but for those of EXPECT_IGNORED=1.
 assert_ended() {
   [ "$offloaded_status" -eq 0 ] || {
     echo "the program under the preload ended with $offloaded_status"
     tail -n 5 "$BATS_TEST_TMPDIR/with.out" "$BATS_TEST_TMPDIR/with.err"
     return 1
   }
+  [ -n "${EXPECT_IGNORED-}" ] || ! grep -E '^liboffload.*: OFFLOAD_[A-Z_]+(=.*)? is ignored: ' "$BATS_TEST_TMPDIR/with.err"
 }
 
 # report FILTER: a jq question to the library's report; sim FILTER: to the simulator's.

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -31,6 +32,7 @@ ENVIRONMENT = {"GPUSIM_GRANULARITY": "4KiB", "OMP_NUM_THREADS": "1", "PYTHONHASH
 OFFLOAD = {"OFFLOAD_THREADS": "2", "OFFLOAD_RATES": "/dev/null", "OFFLOAD_LOG": "normal"}
 
 PRINTED_LINES = 12
+IGNORED = re.compile(r"^liboffload.*: OFFLOAD_\w+(=.*)? is ignored: ")
 FORMATS = {"float32": "f", "float64": "d", "float16": "e", "int64": "q", "int32": "i", "uint8": "B", "bool": "?"}
 
 
@@ -229,6 +231,10 @@ def judge_run(run):
             simulator = json.load(file)
     except (OSError, ValueError) as error:
         return [f"the simulator left no report: {error}"]
+    ignored = [line for line in (run.folder / "output").read_text(encoding="utf-8", errors="replace").splitlines()
+               if IGNORED.search(line)]
+    if ignored:
+        return ["a setting of this test was ignored:", *ignored]
     broken = {name: simulator.get(name) for name in ("violations", "kernel_errors") if simulator.get(name) != 0}
     return [f"the simulator reports {broken}", *run.tail()] if broken else []
 

@@ -64,7 +64,7 @@ def ways_in_turn_amsgrad(t):
 
 
 # The rates tell of a quick CPU, which is made slow: chosen at first or tried later, it is left.
-@case("AdamW fp32", modes="stream", offload={"OFFLOAD_STEP": "auto", "OFFLOAD_TEST_CHOOSE_FROM": "0", "OFFLOAD_TEST_WORKER_LAG_US": "50000",
+@case("AdamW fp32", modes="stream", offload={"OFFLOAD_STEP": "auto", "OFFLOAD_TEST_CHOOSE_FROM": "0", "OFFLOAD_TEST_WORKER_LAG_MS": "50",
                                              "OFFLOAD_RATES": str(HERE.parent / "data/rates/quick_cpu")})
 def switched_by_cost(t):
     """a model whose CPU step is slower than it was foretold to be changes to stream and trains the same"""
