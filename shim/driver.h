@@ -43,7 +43,8 @@ extern struct driver driver;
 
 /* Finds the loaded libcuda.so.1 and fills the table. Idempotent, lock-free, safe from any thread;
    false while no driver is loaded. Holds no lock across loader calls, and runs nothing of the
-   driver's: it may be the driver itself that is looking a name up, while it starts. */
+   driver's: it may be the driver itself that is looking a name up, while it starts. True: the whole table is filled; a single
+   pointer that is there says nothing about others. Once process_started has been called it is, for all who see that. */
 bool driver_resolve(void);
 
 /* The wrapper of a function that dlsym found, or the pointer itself where none is ours. By identity

@@ -8,9 +8,11 @@
 #include "step.h"
 #include "touch.h"
 
+/* Another thread may still be filling the table: what it has yet to come to would look like what an older driver lacks. So this library
+   starts with the whole table, which everything that asks process_active may rely on. */
 CUresult hook_cuInit(unsigned flags) {
   CUresult result = driver_call(cuInit, (flags));
-  if (result == CUDA_SUCCESS)
+  if (result == CUDA_SUCCESS && driver_resolve())
     process_started();
   return result;
 }

@@ -256,6 +256,15 @@ often() {
   [ "$(ranges)" -ge 8 ]
 }
 
+@test "a thread that starts CUDA while another one is still finding the driver's functions" {
+  local BESIDE=$PROGRAMS/libhooker.so ORDER=behind
+  # Where it has found little but cuInit; no launch; nothing that makes ranges; not which device is current.
+  for name in cuGetProcAddress cuLaunchKernel cuMemAddressReserve cuCtxGetDevice; do
+    HOOKER_STOPS_AT=$name met 1 finding "$PROGRAMS/libuses.so"
+    grep -qx 'finding: in the middle' with.err
+  done
+}
+
 @test "a constructor that waits for a thread which looks driver functions up" {
   for ((round = 1; round <= ROUNDS; round++)); do
     same waiting "$PROGRAMS/libwaiting_library.so" lookup

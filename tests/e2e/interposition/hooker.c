@@ -1,11 +1,16 @@
 /* Another preloaded library that hooks dlsym, written as most are: the real one is found with dlvsym
    among the versions that glibc has had, what lies in the driver is exchanged by name, everything
-   else is called and not jumped to. It counts the allocations it sees. */
+   else is called and not jumped to. It counts the allocations it sees. The first lookup of the name in HOOKER_STOPS_AT takes until
+   the program says so (finding.c). */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void *lookup_function(void *, const char *);
 typedef CUresult allocate_function(CUdeviceptr *, size_t);
@@ -47,9 +52,28 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuu
   return result;
 }
 
+static _Atomic bool stopped, may_go_on;
+bool hooker_stopped(void);
+void hooker_go_on(void);
+bool hooker_stopped(void) {
+  return atomic_load(&stopped);
+}
+void hooker_go_on(void) {
+  atomic_store(&may_go_on, true);
+}
+
+static void stop_at(const char *name) {
+  const char *at = getenv("HOOKER_STOPS_AT");
+  if (!at || strcmp(name, at) != 0 || atomic_exchange(&stopped, true))
+    return;
+  while (!atomic_load(&may_go_on))
+    (void)usleep(1000);
+}
+
 void *dlsym(void *restrict handle, const char *restrict name) {
   lookups++;
   if (handle != RTLD_NEXT && handle != RTLD_DEFAULT) {
+    stop_at(name);
     if (!strcmp(name, "cuMemAlloc_v2"))
       return (void *)cuMemAlloc_v2;
     if (!strcmp(name, "cuGetProcAddress_v2"))

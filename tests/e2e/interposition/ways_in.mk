@@ -1,7 +1,7 @@
 # Programs and libraries of tests/e2e/ways_in.bats; included after those of interposition.bats.
 WAYS_HDR := $(IN)/way.h $(B)/gpusim/libcuda.so.1
 WAYS_LINKED := -L$(B)/gpusim -l:libcuda.so.1 -Wl,--allow-shlib-undefined
-WAYS_ALONE := $(addprefix $(IN_OUT)/,way cold every_name in_turn)
+WAYS_ALONE := $(addprefix $(IN_OUT)/,way cold every_name in_turn finding)
 WAYS_LIBRARIES := $(addprefix $(IN_OUT)/,libwaiting_library.so libinjection.so libhooker.so)
 $(WAYS_ALONE): $(IN_OUT)/%: $(IN)/%.c $(WAYS_HDR)
 	@mkdir -p $(@D)
