@@ -94,7 +94,7 @@ static _Unwind_Reason_Code note_frame(struct _Unwind_Context *frame, void *data)
 
 /* libgcc_s walks. glibc's backtrace loads it at its first call, for which a constructor may make us
    wait: where it is loaded already, as in every C++ program, it is asked without glibc. While
-   another thread is loading it, its constructors are still to come, so glibc waits for nobody. */
+   another thread is loading it, and until it can find itself, its constructors are still to come, so glibc waits for nobody. */
 static int walk_stack(void **frames) {
   struct elf_object unwinder;
   struct walk walk = {.frames = frames};
@@ -103,7 +103,7 @@ static int walk_stack(void **frames) {
     *(void **)&function = elf_function(&unwinder, "_Unwind_Backtrace");
     *(void **)&walk.address_of = elf_function(&unwinder, "_Unwind_GetIP");
   }
-  if (!function || !walk.address_of)
+  if (!function || !walk.address_of || !elf_unwindable((void *)function))
     return backtrace(frames, FRAMES);
   (void)function(note_frame, &walk);
   return walk.count;

@@ -105,6 +105,26 @@ bool elf_bound(const struct elf_object *object) {
   return count > 0;
 }
 
+/* glibc's, 2.35 and later: takes no lock, and allocates nothing. `found` is its struct dl_find_object, of at most 16 words. */
+typedef int find_object(void *code, void *found);
+
+static int find_without(void *code, void *found) {
+  (void)code, (void)found;
+  return 0;
+}
+
+bool elf_unwindable(const void *code) {
+  static find_object *_Atomic finder;
+  uint64_t found[16];
+  find_object *find = atomic_load_explicit(&finder, memory_order_relaxed);
+  if (!find) {
+    *(void **)&find = elf_loaded_function("_dl_find_object");
+    find = find ? find : find_without;
+    atomic_store_explicit(&finder, find, memory_order_relaxed);
+  }
+  return find((void *)code, found) == 0;
+}
+
 void *elf_next_function(const char *name) {
   bool after_us = false;
   for (const struct link_map *listed = first_object(); listed; listed = listed->l_next) {

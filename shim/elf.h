@@ -26,9 +26,14 @@ void *elf_next_function(const char *name);
 /* The others read the list under the lock that guards its links alone, which is held for moments.
    An answer stays true while the object that was asked about stays loaded. */
 
-/* Whether the loader has bound an object's calls to other objects, the last thing that it does before constructors run: one
-   that another thread is just opening is on the list before that. False where it makes no such calls. */
+/* Whether the loader has bound an object's calls to other objects: one that another thread is just opening is on the list
+   before that. False where it makes no such calls. */
 bool elf_bound(const struct elf_object *);
+
+/* Whether unwinders find the object that holds this code. From 2.35 on glibc keeps a table for them, into which objects come once all that
+   were opened together are bound, the last thing before constructors run; an unwinder that doesn't find itself there ends the
+   program. True where there is no such table: then they read the list of objects. */
+bool elf_unwindable(const void *code);
 
 /* The object in whose segments an address lies. */
 bool elf_object_at(uintptr_t address, struct elf_object *);

@@ -265,6 +265,13 @@ often() {
   done
 }
 
+@test "a thread that allocates through the runtime while another one is opening the unwinder's library" {
+  met 1 unwinding "$PROGRAMS/libunwinding_library.so"
+  # A sanitizer's runtime brings that library along.
+  [ -n "$SANITIZER" ] || grep -qx 'unwinding: not there before, being opened' with.err
+  grep -qx 'library 1' with
+}
+
 @test "a constructor that waits for a thread which looks driver functions up" {
   for ((round = 1; round <= ROUNDS; round++)); do
     same waiting "$PROGRAMS/libwaiting_library.so" lookup

@@ -66,5 +66,12 @@ int main(void) {
   if (count > 2)
     *(uintptr_t *)(mapped.base + slots[count - 2].r_offset) += mapped.base;
   tap_ok(elf_bound(&mapped), "it is bound when the last one is, if only to what binds it lazily");
+
+  /* What follows in the loader: unwinders are told where it lies. */
+  tap_ok(elf_unwindable(walk), "an object that the loader has finished is found by unwinders");
+  tap_ok(elf_unwindable((void *)main), "so is one that came with the program");
+  const bool table = dlsym(RTLD_DEFAULT, "_dl_find_object") != NULL;
+  tap_ok(elf_unwindable(elf_function(&mapped, "_Unwind_Backtrace")) == !table,
+         "one that is bound isn't yet, where the loader keeps a table for them");
   return tap_done();
 }

@@ -1,7 +1,7 @@
 # Programs and libraries of tests/e2e/ways_in.bats; included after those of interposition.bats.
 WAYS_HDR := $(IN)/way.h $(B)/gpusim/libcuda.so.1
 WAYS_LINKED := -L$(B)/gpusim -l:libcuda.so.1 -Wl,--allow-shlib-undefined
-WAYS_ALONE := $(addprefix $(IN_OUT)/,way cold every_name in_turn finding)
+WAYS_ALONE := $(addprefix $(IN_OUT)/,way cold every_name in_turn finding unwinding)
 WAYS_LIBRARIES := $(addprefix $(IN_OUT)/,libwaiting_library.so libinjection.so libhooker.so)
 $(WAYS_ALONE): $(IN_OUT)/%: $(IN)/%.c $(WAYS_HDR)
 	@mkdir -p $(@D)
@@ -29,6 +29,11 @@ $(IN_OUT)/libhooker_symbolic.so: $(IN)/hooker.c
 	@mkdir -p $(@D)
 	$(CC) $(IN_FLAGS) -fPIC -shared -Wl,-Bsymbolic $< -ldl -o $@
 
+# Needs the unwinder's library, and finds an address with code of its own, which so runs while both are being opened.
+$(IN_OUT)/libunwinding_library.so: $(IN)/unwinding_library.c
+	@mkdir -p $(@D)
+	$(CC) $(IN_FLAGS) -fPIC -fno-plt -shared $< -Wl,--no-as-needed -l:libgcc_s.so.1 -Wl,-z,now -o $@
+
 # As nvcc compiles programs and libraries, with the simulated GPU's runtime: shared, static, for per-thread streams.
 WAYS_NVCC := $(NVCC) -std=c++17 -O1 -gencode arch=compute_75,code=compute_75 -Xcompiler -Wall,-Wextra -Xcompiler \
   -Wno-unused-parameter
@@ -47,4 +52,4 @@ $(IN_OUT)/libruntime_shared.so: WAYS_HOW := -shared -Xcompiler -fPIC -cudart sha
 $(IN_OUT)/libruntime_static.so: WAYS_HOW := -shared -Xcompiler -fPIC -cudart none
 $(IN_OUT)/libruntime_static.so: WAYS_END := $(WAYS_STATIC) -Xlinker --exclude-libs,ALL
 test-programs: $(WAYS_ALONE) $(WAYS_LIBRARIES) $(WAYS_RUNTIME) \
-  $(addprefix $(IN_OUT)/,way_direct way_per_thread cold_direct waiting libuses.so libhooker_symbolic.so)
+  $(addprefix $(IN_OUT)/,way_direct way_per_thread cold_direct waiting libuses.so libhooker_symbolic.so libunwinding_library.so)
