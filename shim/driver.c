@@ -106,11 +106,12 @@ static void *slot_now(void **slot) {
   return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
 }
 
+/* Acquires where another thread was first: `resolved` stands for its pointer as well. */
 static void set_once(void **slot, void *real) {
   void *empty = NULL;
   if (real && !slot_now(slot))
-    (void)__atomic_compare_exchange_n(slot, &empty, real, false, __ATOMIC_RELEASE,
-                                      __ATOMIC_RELAXED);
+    (void)__atomic_compare_exchange_n(slot, &empty, real, false, __ATOMIC_ACQ_REL,
+                                      __ATOMIC_ACQUIRE);
 }
 
 /* What cuGetProcAddress gives for this hook's name and version. */
