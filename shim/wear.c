@@ -7,7 +7,6 @@
 #include "../policy/report.h"
 #include "cancel.h"
 #include "process.h"
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +159,7 @@ static bool percent_ended(struct store *store, const struct wear_limit *limit) {
 }
 
 bool wear_ended(struct store *store) {
+  const double terabyte = 1e12;
   const struct wear_limit *limit = &process_config()->nvme_wear_limit;
   static bool ended;
   static uint64_t next_ns;
@@ -177,10 +177,10 @@ bool wear_ended(struct store *store) {
   ended = wear_reached(limit, &(struct drive_health){0}, written);
   if (ended) {
     reach();
-    report_notice("no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT is reached, %" PRIu64
-                  " of %" PRIu64 " bytes are written; what is there stays, and is written at "
+    report_notice("no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT is reached, %.3g of %.3g "
+                  "TB are written; what is there stays, and is written at "
                   "each step",
-                  written, limit->bytes);
+                  (double)written / terabyte, (double)limit->bytes / terabyte);
   }
   return ended;
 }

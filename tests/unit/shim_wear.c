@@ -190,7 +190,7 @@ static bool limit_by_bytes(void) {
   written[1]++;
   const bool at = wear_ended(store), again = wear_ended(store);
   return !early && at && again && report.reason_count == 1 && !questions &&
-         said("OFFLOAD_NVME_WEAR_LIMIT is reached, 2000000000000 of 2000000000000 bytes") &&
+         said("OFFLOAD_NVME_WEAR_LIMIT is reached, 2 of 2 TB are written") &&
          strstr(told(), "\"wear_limit_reached\":true");
 }
 
