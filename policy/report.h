@@ -92,7 +92,8 @@ bool report_set(char *field, size_t bytes, const char *format, ...)
 /* A copy of such a text, for whoever doesn't change it. */
 void report_get(const char *field, char *copy, size_t bytes);
 
-/* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. */
+/* Keeps a sentence once; prints it too when OFFLOAD_LOG is verbose. Sizes of memory and state in it are report_size_text's; what is to
+   be set is told as it can be set. */
 void report_reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The same, printed too when OFFLOAD_LOG is normal: what the user should change something about. */

@@ -226,10 +226,11 @@ bool share_stage(const struct config *config, uint64_t bytes, char *why, size_t 
     own.staging += bytes;
     registry_pinned(own.state + own.staging);
   } else {
+    char wanted[REPORT_SIZE_BYTES], rest[REPORT_SIZE_BYTES];
     snprintf(why, why_bytes,
-             "the host has no %llu bytes for staging beside what the processes of this node have "
-             "claimed (%llu are left)",
-             (unsigned long long)bytes, (unsigned long long)left);
+             "the host has no %s for staging beside what the processes of this node have "
+             "claimed (%s is left)",
+             report_size_text(bytes, wanted), report_size_text(left, rest));
   }
   pthread_mutex_unlock(&mutex);
   return staged;

@@ -70,7 +70,7 @@ void amount_limit(const struct view *view, struct items *items) {
 void amount_tell(const struct view *view, size_t left) {
   const struct config_size *asked = &process_config()->free_bytes;
   CUdevice device;
-  char why[REPORT_FREE_WHY_BYTES] = "";
+  char why[REPORT_FREE_WHY_BYTES] = "", named[REPORT_SIZE_BYTES];
   size_t known = 0;
   if (!asked->set || driver.cuCtxGetDevice(&device))
     return;
@@ -88,10 +88,10 @@ void amount_tell(const struct view *view, size_t left) {
         report.budget_limited_by);
   else if (away < asked->bytes)
     snprintf(why, sizeof why,
-             "no more can move: the last step named %zu bytes of state, and what of it shares "
+             "no more can move: the last step named %s of state, and what of it shares "
              "pieces with "
              "other memory, lies elsewhere or is new stays",
-             known);
+             report_size_text(known, named));
   report_free(device, away, why);
 }
 

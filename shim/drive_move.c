@@ -230,6 +230,7 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
   }
   quiet_end(mode);
   const uint64_t ended_ns = clock_now_ns(), ns = ended_ns - began_ns;
+  char size[REPORT_SIZE_BYTES];
   report_add(move_ns, ns);
   if (*moved) {
     report_add(drive_pieces_out, *moved);
@@ -238,9 +239,8 @@ CUresult drive_send(const struct move_item *items, size_t count, uint64_t unseen
                                    .begin_ns = began_ns,
                                    .end_ns = ended_ns,
                                    .bytes = *moved * items[0].range->piece_bytes});
-    report_line(said ? LOG_VERBOSE : LOG_NORMAL,
-                "moved %.1f MiB of optimizer state to drives in %.1f ms",
-                (double)(*moved * items[0].range->piece_bytes) / 1048576.0, (double)ns / 1e6);
+    report_line(said ? LOG_VERBOSE : LOG_NORMAL, "moved %s of optimizer state to drives in %.1f ms",
+                report_size_text(*moved * items[0].range->piece_bytes, size), (double)ns / 1e6);
     said = true;
   }
   mark_end(marked);

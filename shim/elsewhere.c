@@ -35,6 +35,7 @@ static enum kind kind_of(uintptr_t address) {
 void elsewhere_note(const struct moment *moments, size_t count) {
   static bool said;
   size_t bytes[KINDS] = {0}, all = 0;
+  char size[REPORT_SIZE_BYTES];
   for (size_t i = 0; i < count; i++)
     if (!moments[i].range && !range_find(moments[i].address))
       all += moments[i].bytes;
@@ -48,23 +49,25 @@ void elsewhere_note(const struct moment *moments, size_t count) {
   if (bytes[KIND_PLAIN] != all)
     atomic_store_explicit(&report.state_elsewhere, true, memory_order_relaxed);
   if (bytes[KIND_MANAGED])
-    report_reason("%zu bytes of optimizer state lie in managed memory, which the driver moves "
-                  "itself, and are left to it",
-                  bytes[KIND_MANAGED]);
+    report_reason(
+        "%s of optimizer state lies in managed memory, which the driver moves itself, and "
+        "is left to it",
+        report_size_text(bytes[KIND_MANAGED], size));
   if (bytes[KIND_VIRTUAL])
-    report_reason("%zu bytes of optimizer state lie in virtual memory that the program maps itself "
-                  "and stay there (PyTorch: take expandable_segments:True out of "
+    report_reason("%s of optimizer state lies in virtual memory that the program maps itself "
+                  "and stays there (PyTorch: take expandable_segments:True out of "
                   "PYTORCH_CUDA_ALLOC_CONF)",
-                  bytes[KIND_VIRTUAL]);
+                  report_size_text(bytes[KIND_VIRTUAL], size));
   if (bytes[KIND_POOL])
-    report_reason("%zu bytes of optimizer state lie in a memory pool (cudaMallocAsync) and stay "
+    report_reason("%s of optimizer state lies in a memory pool (cudaMallocAsync) and stays "
                   "there (PyTorch: take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF)",
-                  bytes[KIND_POOL]);
+                  report_size_text(bytes[KIND_POOL], size));
 }
 
 void elsewhere_note_held(struct range *const *ranges, size_t count) {
   static bool said[2];
   size_t bytes[2] = {0};
+  char size[REPORT_SIZE_BYTES];
   for (size_t i = 0; i < count; i++)
     for (uint32_t k = 0; k < ranges[i]->piece_count; k++) {
       const struct piece *piece = &ranges[i]->pieces[k];
@@ -73,13 +76,13 @@ void elsewhere_note_held(struct range *const *ranges, size_t count) {
         bytes[atomic_load(&ranges[i]->graph_holds) != 0] += piece->named_bytes;
     }
   if (bytes[0] && !said[0])
-    report_reason("%zu bytes of state (and their partners) stay on the device: their memory was "
+    report_reason("%s of state (and its partners) stays on the device: its memory was "
                   "registered, exported, opened to a peer, or is used by too many streams",
-                  bytes[0]);
+                  report_size_text(bytes[0], size));
   if (bytes[1] && !said[1])
-    report_reason("%zu bytes of state (and their partners) stay on the device as long as CUDA "
-                  "graphs name their memory; they move when those graphs are destroyed",
-                  bytes[1]);
+    report_reason("%s of state (and its partners) stays on the device as long as CUDA graphs name "
+                  "its memory; it moves when those graphs are destroyed",
+                  report_size_text(bytes[1], size));
   said[0] |= bytes[0] != 0;
   said[1] |= bytes[1] != 0;
 }
@@ -105,8 +108,9 @@ void elsewhere_note_shared(struct range *const *ranges, size_t count) {
   if (!shared || shared < all / 8 || shared / 2 < told)
     return;
   told = shared;
-  report_reason(
-      "%zu of %zu bytes of optimizer state stay on the device: they share pieces of %zu bytes "
-      "with other memory; state of tensors of several pieces moves",
-      shared, all, piece_bytes);
+  char sizes[3][REPORT_SIZE_BYTES];
+  report_reason("%s of %s of optimizer state stays on the device: it shares pieces of %s "
+                "with other memory; state of tensors of several pieces moves",
+                report_size_text(shared, sizes[0]), report_size_text(all, sizes[1]),
+                report_size_text(piece_bytes, sizes[2]));
 }

@@ -189,17 +189,17 @@ static void make_row(struct seen *seen, const struct kind *kind) {
 }
 
 static void tell(const struct seen *seen, const struct kind *kind) {
+  char size[REPORT_SIZE_BYTES];
   if (!seen->row)
     return;
+  report_size_text(seen->most, size);
   if (kind->count == COUNT_ALLOCATIONS)
-    report_set(
-        seen->row->why, sizeof seen->row->why,
-        "not taken over: it works on allocations of %llu bytes, which stay on the device: %s",
-        (unsigned long long)seen->most, kind->remedy);
+    report_set(seen->row->why, sizeof seen->row->why,
+               "not taken over: it works on allocations of %s, which stay on the device: %s", size,
+               kind->remedy);
   else
     report_set(seen->row->why, sizeof seen->row->why,
-               "not taken over: %llu bytes of state stay on the device: %s",
-               (unsigned long long)seen->most, kind->remedy);
+               "not taken over: %s of state stays on the device: %s", size, kind->remedy);
 }
 
 void foreign_launch(const struct foreign *foreign, const struct launch *launch) {

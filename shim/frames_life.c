@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "../nvme/clock.h"
 #include "../policy/budget.h"
+#include "../policy/report.h"
 #include "../policy/share.h"
 #include "cancel.h"
 #include "driver.h"
@@ -74,10 +75,12 @@ static size_t spared(size_t piece_bytes, char *why, size_t why_bytes) {
     return 0;
   }
   if (budget.bytes < least) {
+    char spare[REPORT_SIZE_BYTES], needed[REPORT_SIZE_BYTES];
     snprintf(why, why_bytes,
-             "the host can spare %llu bytes for staging (limited by %s), and %zu are the least: "
+             "the host can spare %s for staging (limited by %s), and %s is the least: "
              "raise that limit%s",
-             (unsigned long long)budget.bytes, budget.limited_by, least,
+             report_size_text(budget.bytes, spare), budget.limited_by,
+             report_size_text(least, needed),
              strcmp(budget.limited_by, "RLIMIT_MEMLOCK") ? "" : ", as with ulimit -l unlimited");
     return 0;
   }

@@ -2,6 +2,7 @@
    or where it is mapped, and both are answered by trying half. */
 #include "frames_memory.h"
 #include "../nvme/engine.h"
+#include "../policy/report.h"
 #include "driver.h"
 #include "process.h"
 #include <errno.h>
@@ -46,23 +47,26 @@ bool frames_memory_register(struct frames_memory *memory, size_t piece_bytes, ch
     result = register_parts(memory, part / piece_bytes * piece_bytes);
   if (result == CUDA_SUCCESS)
     return true;
+  char size[REPORT_SIZE_BYTES];
   const char *name = NULL;
   if (!driver.cuGetErrorName || driver.cuGetErrorName(result, &name) || !name)
     name = "an unknown error";
   snprintf(why, why_bytes,
-           "the driver can't pin %zu bytes of staging for drives (cuMemHostRegister: %s); raise "
+           "the driver can't pin %s of staging for drives (cuMemHostRegister: %s); raise "
            "ulimit -l, or lower OFFLOAD_NVME_STAGING or OFFLOAD_PIECE",
-           memory->bytes, name);
+           report_size_text(memory->bytes, size), name);
   return false;
 }
 
 static bool map(struct frames_memory *memory, size_t bytes, char *why, size_t why_bytes) {
   void *base = engine_slab_map(bytes);
   if (!base) {
+    const int error = errno;
+    char size[REPORT_SIZE_BYTES];
     snprintf(why, why_bytes,
-             "there is no memory for %zu bytes of staging for drives (%s); lower "
+             "there is no memory for %s of staging for drives (%s); lower "
              "OFFLOAD_NVME_STAGING",
-             bytes, strerror(errno));
+             report_size_text(bytes, size), strerror(error));
     return false;
   }
   *memory = (struct frames_memory){.base = base, .bytes = bytes};

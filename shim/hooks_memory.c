@@ -252,13 +252,15 @@ static void open_to_current_device(CUcontext peer) {
       continue;
     atomic_store(&ranges[i]->immovable, true);
     touch_again(ranges[i]);
+    char size[REPORT_SIZE_BYTES];
     if (atomic_load(&ranges[i]->drive_pieces) && /* access is set for what is mapped */
         drive_fault_locked(ranges[i], 0, ranges[i]->piece_count - 1))
       report_reason(
-          "a range of %zu bytes can't be brought in from its drive, and not be opened to device %d",
-          ranges[i]->bytes, device);
+          "a range of %s can't be brought in from its drive, and not be opened to device %d",
+          report_size_text(ranges[i]->bytes, size), device);
     else if (driver.cuMemSetAccess(ranges[i]->base, ranges[i]->mapped_bytes, &access, 1))
-      report_reason("a range of %zu bytes can't be opened to device %d", ranges[i]->bytes, device);
+      report_reason("a range of %s can't be opened to device %d",
+                    report_size_text(ranges[i]->bytes, size), device);
   }
   enqueue_unlock();
   quiet_end(mode);

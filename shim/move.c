@@ -323,6 +323,7 @@ bool move_copier(const struct range *range, CUstream *stream, CUevent *event) {
 static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t began_ns) {
   static bool said;
   const uint64_t ended_ns = clock_now_ns(), ns = ended_ns - began_ns;
+  char size[REPORT_SIZE_BYTES];
   report_add(move_ns, ns);
   if (!moved)
     return;
@@ -338,8 +339,8 @@ static void say_moved(enum piece_tier tier, size_t moved, size_t bytes, uint64_t
     report_add(pieces_home, moved);
     report_add(moved_home_bytes, bytes);
   }
-  report_line(said ? LOG_VERBOSE : LOG_NORMAL, "%s %.1f MiB of optimizer state %s in %.1f ms",
-              tier == PIECE_HOST ? "moved" : "brought", (double)bytes / 1048576.0,
+  report_line(said ? LOG_VERBOSE : LOG_NORMAL, "%s %s of optimizer state %s in %.1f ms",
+              tier == PIECE_HOST ? "moved" : "brought", report_size_text(bytes, size),
               tier == PIECE_HOST ? "to host memory" : "back to the device", (double)ns / 1e6);
   said = true;
 }

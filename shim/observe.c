@@ -94,6 +94,7 @@ static size_t movable_bytes(const struct view *view, size_t piece_bytes) {
 static void look(const struct view *view, struct report_observed *observed) {
   CUdevice device;
   CUmemLocation location;
+  char state[REPORT_SIZE_BYTES], piece[REPORT_SIZE_BYTES];
   if (driver.cuCtxGetDevice(&device))
     return;
   const size_t piece_bytes = range_piece_bytes(device);
@@ -109,9 +110,10 @@ static void look(const struct view *view, struct report_observed *observed) {
   if (asked->set && observed->move_bytes > asked->bytes)
     observed->move_bytes = asked->bytes;
   if (observed->possible && !observed->movable_bytes && any_may_move(view))
-    report_reason("%llu bytes of optimizer state fill no piece of %zu bytes: they stay on the "
+    report_reason("%s of optimizer state fills no piece of %s: it stays on the "
                   "device, as state of larger tensors doesn't",
-                  (unsigned long long)observed->state_bytes, piece_bytes);
+                  report_size_text(observed->state_bytes, state),
+                  report_size_text(piece_bytes, piece));
   const double share = (double)observed->move_bytes / (double)observed->state_bytes;
   atomic_store_explicit(&share_millionths, (uint32_t)(share * 1e6), memory_order_relaxed);
 }

@@ -217,9 +217,10 @@ CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
     report_add(refused_out_of_memory, 1);
     return first;
   }
+  char size[REPORT_SIZE_BYTES];
   CUresult result = help_by_eviction(pointer, bytes);
   if (!result) {
-    report_line(LOG_VERBOSE, "state was moved to make room for %zu bytes", bytes);
+    report_line(LOG_VERBOSE, "state was moved to make room for %s", report_size_text(bytes, size));
     return result;
   }
   if (may_overflow(bytes)) {
@@ -229,9 +230,9 @@ CUresult pressure_allocate(CUdeviceptr *pointer, size_t bytes, CUresult first) {
       static _Atomic bool told;
       report_line(atomic_exchange_explicit(&told, true, memory_order_relaxed) ? LOG_VERBOSE
                                                                               : LOG_NORMAL,
-                  "the device is full: %zu bytes that look like optimizer state begin in host "
+                  "the device is full: %s that looks like optimizer state begins in host "
                   "memory (OFFLOAD_OVERFLOW=0 forbids it)",
-                  bytes);
+                  report_size_text(bytes, size));
       return result;
     }
   }

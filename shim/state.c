@@ -78,11 +78,13 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   }
   free(to_drive.items);
   if (!result && going < wanted && !said) {
+    char stays[REPORT_SIZE_BYTES], all[REPORT_SIZE_BYTES];
     said = true;
-    report_reason("%zu of %zu bytes of state stay on the device: the host memory budget (%s) is "
+    report_reason("%s of %s of state stays on the device: the host memory budget (%s) is "
                   "used up%s; raise "
                   "OFFLOAD_HOST_MEMORY or free host memory",
-                  (wanted - going) * bytes, wanted * bytes, report.budget_limited_by,
+                  report_size_text((wanted - going) * bytes, stays),
+                  report_size_text(wanted * bytes, all), report.budget_limited_by,
                   !possible ? ""
                   : on_drives < wanted - room
                       ? ", and so is the room on drives (OFFLOAD_NVME_LIMIT, or what is free there)"

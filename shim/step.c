@@ -494,12 +494,13 @@ static void note_captured(struct function *function, const struct launch *launch
   const uint64_t all =
       atomic_fetch_add_explicit(&function->captured_bytes, bytes, memory_order_relaxed) + bytes;
   report_add(captured_state_bytes, bytes);
+  char size[REPORT_SIZE_BYTES];
   if (!function->row)
     return;
   report_set(function->row->why, sizeof function->row->why,
-             "captured in a CUDA graph: %llu bytes of state stay on the device: keep "
+             "captured in a CUDA graph: %s of state stays on the device: keep "
              "optimizer.step() out of the graph",
-             (unsigned long long)all);
+             report_size_text(all, size));
 }
 
 bool step_launch(const struct launch *launch, CUresult *result) {

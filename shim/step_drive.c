@@ -313,6 +313,17 @@ CUresult drive_fault_launch(struct plan *plan) {
   return result;
 }
 
+/* The least is exact and can be set as it is told. */
+static void tell_staging(size_t has, size_t least, size_t piece_bytes) {
+  char staging[REPORT_SIZE_BYTES], piece[REPORT_SIZE_BYTES];
+  const size_t kibibytes = (least * piece_bytes + 1023) / 1024;
+  const bool whole = kibibytes % 1024 == 0;
+  report_notice("some state goes to no drive: staging of %s is too small for it in pieces of %s; "
+                "set OFFLOAD_NVME_STAGING to at least %zu%s",
+                report_size_text(has * piece_bytes, staging), report_size_text(piece_bytes, piece),
+                whole ? kibibytes / 1024 : kibibytes, whole ? "MiB" : "KiB");
+}
+
 /* What of a block's states is more than a ticket can name: it could never be stepped on drives. Its ranges stay off them from now on. */
 static bool too_long(const struct plan *plan, unsigned block) {
   static bool said;
@@ -331,10 +342,7 @@ static bool too_long(const struct plan *plan, unsigned block) {
   for (unsigned i = 0; i < states; i++)
     ranges[i]->drive_rest = DRIVE_REST_MOST;
   if (!said)
-    report_notice("some state goes to no drive: staging of %zu bytes is too small for it in pieces "
-                  "of %zu; set OFFLOAD_NVME_STAGING to at least %zu",
-                  frames_count(frames) * ranges[0]->piece_bytes, ranges[0]->piece_bytes,
-                  2 * pieces * ranges[0]->piece_bytes);
+    tell_staging(frames_count(frames), 2 * pieces, ranges[0]->piece_bytes);
   said = true;
   return true;
 }

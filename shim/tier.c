@@ -190,6 +190,7 @@ static void count(CUdevice device, size_t bytes, bool more) {
 
 static bool claim(CUdevice device, size_t bytes, bool beyond) {
   const char *by = NULL;
+  char budget[REPORT_SIZE_BYTES];
   const int cancel = cancel_hold();
   const bool taken = share_take(process_config(), bytes, beyond, &by);
   const uint64_t limit = by ? share_limit(process_config()) : 0;
@@ -197,10 +198,9 @@ static bool claim(CUdevice device, size_t bytes, bool beyond) {
   if (taken)
     count(device, bytes, true);
   if (by)
-    report_reason(
-        "part of the state stays on the device: the host memory budget of %llu bytes (%s) "
-        "is used up; raise OFFLOAD_HOST_MEMORY or free host memory",
-        (unsigned long long)limit, by);
+    report_reason("part of the state stays on the device: the host memory budget of %s (%s) "
+                  "is used up; raise OFFLOAD_HOST_MEMORY or free host memory",
+                  report_size_text(limit, budget), by);
   return taken;
 }
 

@@ -56,7 +56,7 @@ at() { jq -r "$2" "$BATS_TEST_TMPDIR/at.$1"; }
 @test "when less than OFFLOAD_FREE can move all does, the report says how much and why, and state that joins later moves too" {
   AT=5,8 OFFLOAD_FREE=2304KiB same join=5
   [ "$(at 5 '.free.devices[0].freed_bytes')" -eq $((2048 * KIB)) ]
-  [[ "$(at 5 '.free.devices[0].why')" == "no more can move: the last step named 2097152 bytes"* ]]
+  [[ "$(at 5 '.free.devices[0].why')" == "no more can move: the last step named 2.00 MiB of state"* ]]
   lie 5 "host host host host device"
   lie 8 "host host host host device" # half of it: its last pieces
   expect '.free.devices[0].freed_bytes == 2359296 and .free.devices[0].why == ""' "now there is enough"

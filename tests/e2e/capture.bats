@@ -25,7 +25,7 @@ compare() {
 stays() {
   compare "$@" || return 1
   expect '.totals.steps >= 3 and .totals.moved_bytes_peak == 0' "no state moved" || return 1
-  expect '.reasons | map(test("262144 bytes of state .and their partners. stay on the device as long as CUDA graphs name")) | any' "the reason"
+  expect '.reasons | map(test("256 KiB of state .and its partners. stays on the device as long as CUDA graphs name")) | any' "the reason"
 }
 
 # moves WORDS...: compare; all state is on the host at the end.

@@ -273,10 +273,10 @@ ends_in_a_step() {
   assert_ended
   expect '.totals.elements_drive == 0' "nothing stepped from drives"
   assert_same default
-  least=$(sed -n 's/.*set OFFLOAD_NVME_STAGING to at least \([0-9]*\)$/\1/p' "$BATS_TEST_TMPDIR/with.err")
-  [ "$least" -gt 262144 ]
+  least=$(sed -n 's/.*set OFFLOAD_NVME_STAGING to at least \([0-9]*[KM]i\)B$/\1/p' "$BATS_TEST_TMPDIR/with.err")
+  [ "$(numfmt --from=iec-i "$least")" -gt 262144 ]
   for mode in cpu stream; do
-    STAGING=$least same_from_drives "$mode" 0
+    STAGING=${least}B same_from_drives "$mode" 0
   done
 }
 

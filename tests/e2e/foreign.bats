@@ -37,7 +37,7 @@ moves() {
 stays() {
   both "$@" || return 1
   expect '.totals.ranges >= 4 and .totals.steps >= 3 and .totals.moved_bytes_peak == 0' "no state moved" || return 1
-  tells '262144 bytes of state .and their partners. stay on the device: their memory was registered, exported' || return 1
+  tells '256 KiB of state .and its partners. stays on the device: its memory was registered, exported' || return 1
   same
 }
 
@@ -101,7 +101,7 @@ stays() {
 @test "state in a segment that the program maps piece by piece stays there, and the report gives its bytes and advice" {
   both in:segment train:4
   expect ".totals.native_state_bytes == $STATE and .totals.ranges == 0 and .totals.steps == 4" "state in no range"
-  tells '524288 bytes of optimizer state lie in virtual memory.*expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF'
+  tells '512 KiB of optimizer state lies in virtual memory.*expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF'
   expect '.reasons | length == 1' "no other advice"
   same
 }
@@ -109,10 +109,10 @@ stays() {
 @test "state in a pool or in managed memory stays there, and the report gives its bytes and what it lies in" {
   both in:pool train:4
   expect ".totals.native_state_bytes == $STATE and .totals.ranges == 0" "state in no range"
-  tells '524288 bytes of optimizer state lie in a memory pool .cudaMallocAsync.*backend:cudaMallocAsync'
+  tells '512 KiB of optimizer state lies in a memory pool .cudaMallocAsync.*backend:cudaMallocAsync'
   same
   both in:managed train:4
-  tells '524288 bytes of optimizer state lie in managed memory'
+  tells '512 KiB of optimizer state lies in managed memory'
   same
 }
 

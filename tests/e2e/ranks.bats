@@ -126,7 +126,7 @@ parted() {
   diff "$DIR/alone" "$DIR/out.1"
   jq -e ".totals.moved_bytes_peak == $STATE" "$DIR/report.1" || { jq -c '[.totals, .node, .reasons]' "$DIR/report.1"; return 1; }
   # its state didn't fit beside the other's: the first move was a part of it
-  jq -e '(.reasons | any(contains("stay on the device"))) and (.node.ranks | length) == 2 and (.node.ranks | map(.live)) == [true, false]' "$DIR/report.1"
+  jq -e '(.reasons | any(contains("stays on the device"))) and (.node.ranks | length) == 2 and (.node.ranks | map(.live)) == [true, false]' "$DIR/report.1"
 }
 
 @test "cores and pinned staging of all ranks stay within the node's, and a rank without room for staging goes by stream" {

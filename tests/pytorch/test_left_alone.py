@@ -22,13 +22,22 @@ def bytes_of(optimizer, names=("exp_avg", "exp_avg_sq")):
     return sum(state[name].nbytes for state in optimizer.state.values() for name in names)
 
 
+def words(number):
+    """As the report says it: three figures."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1023.5:
+            break
+        number /= 1024
+    return f"{number:.{0 if unit == 'bytes' or number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+
+
 @case(modes="stream", moves=False)
 def foreach_adamw(t):
     """foreach AdamW, the default, is left alone and named with its bytes"""
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=True)
     train(t, model, optimizer, steps=3)
-    told(t, "foreach Adam", f" {bytes_of(optimizer)} bytes of state stay on the device", "fused=True")
+    told(t, "foreach Adam", f" {words(bytes_of(optimizer))} of state stays on the device", "fused=True")
     record(t, model, optimizer)
 
 
@@ -101,7 +110,7 @@ def eight_bit(t):
         for four in tensors:
             kernel.launch(*(tensor.data_ptr() for tensor in four), *[0] * 14, ELEMENTS)
     torch.cuda.synchronize()
-    told(t, "bitsandbytes 8-bit Adam", f" {3 * 2 * ELEMENTS} bytes of state", "fused=True")
+    told(t, "bitsandbytes 8-bit Adam", f" {words(3 * 2 * ELEMENTS)} of state stays", "fused=True")
     t.record("state", tensors[0][2])
 
 
@@ -113,7 +122,7 @@ def compiled(t):
     for _ in range(3):
         kernel.launch(*(tensor.data_ptr() for tensor in tensors), 1 << 20)
     torch.cuda.synchronize()
-    told(t, "compiled Adam", " bytes", "torch.compile", "fused=True")
+    told(t, "compiled Adam", " MiB, which stay", "torch.compile", "fused=True")
     t.record("state", tensors[2])
 
 
@@ -123,7 +132,8 @@ def stays(t, kind):
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     train(t, model, optimizer, steps=3)
-    told(t, None, f"{bytes_of(optimizer)} bytes of optimizer state", kind)
+    told(t, None, f"{words(bytes_of(optimizer))} of optimizer state lies", kind)
+    t.check("all of it, to the byte", lambda delta: delta["totals"]["native_state_bytes"] == bytes_of(optimizer))
     record(t, model, optimizer)
 
 
@@ -155,6 +165,7 @@ def graphed(t):
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
-    told(t, "AdamW fp32", f" {bytes_of(optimizer)} bytes of state stay on the device", "graph")
+    told(t, "AdamW fp32", f" {words(bytes_of(optimizer))} of state stays on the device", "graph")
+    t.check("all of it, to the byte", lambda delta: delta["totals"]["captured_state_bytes"] == bytes_of(optimizer))
     t.record_state("parameters", [parameter.data for parameter in params])
     t.record_state("state", [optimizer.state[parameter] for parameter in params])

@@ -252,12 +252,13 @@ static const char *refusals(void) {
   frames_forget_context(context, true);
   config.nvme_staging.bytes = 64 * PIECE;
   budget_bytes = 15 * PIECE;
-  CHECK(refused("983040 bytes for staging"));
+  CHECK(refused(
+      "can spare 960 KiB for staging (limited by OFFLOAD_HOST_MEMORY), and 1.00 MiB is the least"));
   frames_forget_context(context, true);
   budget_bytes = 1u << 30;
   pin_most = 15 * PIECE;
   driver.cuMemHostRegister_v2 = pin_some;
-  CHECK(refused("can't pin 1048576 bytes"));
+  CHECK(refused("can't pin 1.00 MiB of staging"));
   frames_forget_context(context, true);
   CHECK(pinned == 0);
   driver.cuMemHostRegister_v2 = whole_driver()->cuMemHostRegister_v2;

@@ -112,10 +112,10 @@ static const char *small_stay(size_t other_bytes, bool told) {
     CHECK(!names(pairs, count, NULL));
   CHECK(pieces_on_host(base) == 0 && holds(base, PIECE, 1));
   CHECK(other_bytes == 0 || on_host(&pairs[3]) == 2 * other_bytes / PIECE);
-  CHECK(reported("bytes of optimizer state stay on the device: they share pieces of 65536 bytes") ==
-        told);
-  char part[64];
-  snprintf(part, sizeof part, "49152 of %zu bytes", 49152 + 2 * other_bytes);
+  CHECK(reported("of optimizer state stays on the device: it shares pieces of 64.0 KiB") == told);
+  char part[64], all[REPORT_SIZE_BYTES];
+  snprintf(part, sizeof part, "48.0 KiB of %s of optimizer state",
+           report_size_text(49152 + 2 * other_bytes, all));
   CHECK(reported(part) == told && report.reason_count == told);
   return NULL;
 }

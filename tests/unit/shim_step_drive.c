@@ -615,6 +615,10 @@ static void test_brought(void) {
   tap_ok(drive_fault_mixed(&plan) == CUDA_SUCCESS && brought[0][0] && brought[1][0] &&
              ranges[0].drive_rest == DRIVE_REST_MOST && ranges[1].drive_rest == DRIVE_REST_MOST,
          "a block that a ticket can't name is brought in, and its ranges stay off drives");
+  const char *last = report.reasons[atomic_load(&report.reason_count) - 1];
+  tap_ok(strstr(last, "staging of 1.06 MiB is too small for it in pieces of 64.0 KiB; set "
+                      "OFFLOAD_NVME_STAGING to at least 1280KiB"),
+         "how much staging it takes is told as it can be set: %s", last);
   frame_count = 64;
   begin();
   set_tier(2, 0, PIECE_DRIVE);
