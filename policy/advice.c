@@ -133,13 +133,16 @@ static void give_foreign(const struct advice_facts *facts, struct given *given) 
 }
 
 static void give_unknown(const struct advice_facts *facts, struct given *given) {
-  char bytes[WORDS_BYTES];
-  if (facts->unknown_kernel && facts->unknown_bytes)
+  char bytes[WORDS_BYTES], state[WORDS_BYTES];
+  if (facts->unknown_kernel && facts->unknown_state_bytes)
     give(given, ADVICE_unknown,
-         "the kernel %.120s works on ranges of one size once a step, %s in all, as an optimizer "
-         "does, but is not known: what it keeps stays on the device; torch.optim.AdamW(..., "
-         "fused=True) would have its state moved",
-         facts->unknown_kernel, words_bytes((double)facts->unknown_bytes, bytes));
+         "no known optimizer was seen; the kernel %.80s uses %zu ranges of one size, %s a step, %s "
+         "of them alone: it looks like an optimizer that is not known, whose state stays on the "
+         "device; torch.optim.AdamW(..., fused=True) would have its own moved; please report the "
+         "kernel's name",
+         facts->unknown_kernel, facts->unknown_ranges,
+         words_bytes((double)facts->unknown_bytes, bytes),
+         words_bytes((double)facts->unknown_state_bytes, state));
 }
 
 static void give_allocator(const struct advice_facts *facts, struct given *given) {

@@ -31,8 +31,9 @@ struct advice_facts {
   uint64_t foreach_bytes;     /* state of foreach Adam that fused=True would let move */
   uint64_t foreign_bytes;     /* of optimizers that are known and not taken over */
   const char *foreign_name;   /* "bitsandbytes 8-bit Adam", ... */
-  const char *unknown_kernel; /* touches three or more large ranges of one size once a step */
-  uint64_t unknown_bytes;
+  const char *unknown_kernel; /* works as an optimizer does, by what it uses (shim/unknown.h) */
+  size_t unknown_ranges;      /* of one size that a launch of it names */
+  uint64_t unknown_bytes, unknown_state_bytes; /* of a step; of these, what nothing else uses */
   bool no_optimizer; /* the process ended, or ran long, without a step of any known optimizer */
   bool expandable_segments, async_allocator,
       memory_fraction; /* PyTorch's allocator settings that keep memory where it is */

@@ -9,7 +9,15 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { CALLS = 4000, TURNS = 15, SMALL = 1 << 20, LARGE = 64 << 20, COPY = 4096 };
+/* A process's first launches are looked at more closely (shim/unknown.h). */
+enum {
+  CALLS = 4000,
+  TURNS = 15,
+  FIRST_LAUNCHES = 300000,
+  SMALL = 1 << 20,
+  LARGE = 64 << 20,
+  COPY = 4096
+};
 
 static void *driver;
 static CUdeviceptr native, large;
@@ -66,6 +74,7 @@ static const struct call {
   void (*once)(void);
   int share; /* of CALLS */
 } calls[] = {
+    {"cuLaunchKernel, 96 bytes, of the first", launch, 1},
     {"dlsym of a hooked function", look_up_ours, 1},
     {"dlsym of another driver function", look_up_theirs, 1},
     {"dlsym of malloc", look_up_other, 1},
@@ -91,6 +100,8 @@ int main(void) {
   for (int i = 0; i < 12; i++)
     parameters[i] = &values[i];
   check(!driver || cuInit(0) || cuMemAlloc(&native, SMALL) || cuMemAlloc(&large, LARGE));
+  for (unsigned i = 0; i < 4; i++)
+    values[i] = large + i * LARGE / 4;
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     const int count = CALLS / calls[i].share;
     double best = 0;
@@ -102,6 +113,8 @@ int main(void) {
       best = !turn || each < best ? each : best;
     }
     printf("%.2f %s\n", best, calls[i].name);
+    for (int j = 0; i == 0 && j < FIRST_LAUNCHES; j++)
+      launch();
   }
   check(cuMemFree(large) || cuMemFree(native));
   return EXIT_SUCCESS;

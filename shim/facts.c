@@ -12,6 +12,7 @@
 #include "process.h"
 #include "state.h"
 #include "tier.h"
+#include "unknown.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -145,6 +146,19 @@ static void add_machine(struct advice_facts *facts) {
   facts->seccomp = refusal.forbidden && !facts->wsl;
 }
 
+/* Nothing was recognised. */
+static void add_unknown(bool final, struct advice_facts *facts) {
+  struct unknown_found found;
+  if (unknown_found(&found)) {
+    facts->unknown_kernel = found.name;
+    facts->unknown_ranges = found.ranges;
+    facts->unknown_bytes = found.bytes;
+    facts->unknown_state_bytes = found.state_bytes;
+  } else if (!final) {
+    unknown_look_again();
+  }
+}
+
 static size_t give(bool final, struct advice advice[ADVICE_MOST], uint64_t *state_bytes) {
   struct advice_facts facts = {0};
   char limited_by[sizeof report.budget_limited_by];
@@ -166,10 +180,12 @@ static size_t give(bool final, struct advice advice[ADVICE_MOST], uint64_t *stat
   facts.expandable_segments = settings.expandable_segments && !total(&t->moved_bytes_peak);
   facts.async_allocator = settings.async_allocator && !total(&t->moved_bytes_peak);
   facts.memory_fraction = settings.memory_fraction && total(&t->moved_bytes_peak);
-  facts.no_optimizer = !total(&t->steps) && total(&t->allocations_seen) &&
-                       !total(&t->captured_state_bytes) && !facts.foreach_bytes &&
-                       !facts.foreign_name &&
-                       (final || clock_now_ns() - settings.began_ns > long_ns);
-  *state_bytes = facts.state_bytes;
+  const bool none = !total(&t->steps) && total(&t->allocations_seen) &&
+                    !total(&t->captured_state_bytes) && !facts.foreach_bytes && !facts.foreign_name;
+  if (none)
+    add_unknown(final, &facts);
+  facts.no_optimizer =
+      none && !facts.unknown_kernel && (final || clock_now_ns() - settings.began_ns > long_ns);
+  *state_bytes = facts.state_bytes + facts.unknown_state_bytes;
   return advice_give(&facts, advice);
 }

@@ -11,6 +11,7 @@
 #include "quiet.h"
 #include "range.h"
 #include "recognise.h"
+#include "unknown.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -183,6 +184,7 @@ static unsigned launched_allocations(const struct foreign *foreign, const struct
 
 static void make_row(struct seen *seen, const struct kind *kind) {
   seen->begun = true;
+  unknown_end();
   seen->row = report_function_new(kind->family, kind->title, 0);
   report_notice("%s is not taken over, its state stays on the device: %s", kind->title,
                 kind->remedy);

@@ -4,6 +4,7 @@
 #include "hooks.h"
 #include "state.h"
 #include "touch.h"
+#include "unknown.h"
 
 #define WATCHED(result) ((result) == CUDA_SUCCESS && process_active())
 
@@ -190,6 +191,8 @@ SET(cuGraphExecNodeSetParams, (CUgraphNodeParams * what), (what), name_node(hold
   CUresult hook_##symbol(CUgraphExec executable, CUstream stream) {                                \
     if (process_active()) {                                                                        \
       const CUstream on = hook_stream(stream, is_per_thread);                                      \
+      if (unknown_looking())                                                                       \
+        unknown_unseen();                                                                          \
       DRIVER_TRY(touch_graph_launch(on));                                                          \
       if (touch_captured(on))                                                                      \
         graphs_inherit(GRAPHS_CAPTURES, GRAPHS_EXECUTABLE(executable));                            \

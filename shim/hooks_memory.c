@@ -13,6 +13,7 @@
 #include "step.h"
 #include "switch.h"
 #include "touch.h"
+#include "unknown.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -88,6 +89,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 
 CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
+  if (unknown_looking())
+    unknown_freed(pointer);
   if (range)
     return range->base == pointer ? process_note(range_destroy(range), "cuMemFree_v2")
                                   : CUDA_ERROR_INVALID_VALUE;
@@ -121,6 +124,8 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
 #define FREE_ASYNC(symbol, is_per_thread)                                                          \
   CUresult hook_##symbol(CUdeviceptr pointer, CUstream stream) {                                   \
     struct range *range = hook_range(pointer);                                                     \
+    if (unknown_looking())                                                                         \
+      unknown_freed(pointer);                                                                      \
     if (!range || range->base != pointer || process_capturing(stream, is_per_thread))              \
       return hook_pass(symbol, (pointer, stream));                                                 \
     CUstreamCaptureMode mode = quiet_begin();                                                      \

@@ -5,6 +5,7 @@
 #include "image.h"
 #include "quiet.h"
 #include "state.h"
+#include "unknown.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@ static pthread_mutex_t functions_mutex = PTHREAD_MUTEX_INITIALIZER; /* writers *
 
 void state_forget_functions(void) {
   atomic_fetch_add(&generation, 1);
+  if (unknown_looking()) /* one handle may be two kernels */
+    unknown_unseen();
 }
 
 static size_t function_slot(CUfunction function) {

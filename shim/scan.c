@@ -17,6 +17,7 @@
 #include "process.h"
 #include "state.h"
 #include "touch.h"
+#include "unknown.h"
 #include <string.h>
 
 static _Thread_local unsigned told; /* calls under way, one in another */
@@ -172,22 +173,29 @@ static void wants_all(const struct scan *scan) {
     touch_graphs_reach_all();
 }
 
-static void scan_extra(struct scan *scan, void **extra) {
-  const void *buffer = NULL;
-  size_t bytes = 0;
-  for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+/* The packed form's buffer, or NULL. False at a tag of a later driver: where the list ends isn't known. */
+static bool packed(void **extra, const void **buffer, size_t *bytes) {
+  *buffer = NULL;
+  *bytes = 0;
+  for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2)
     if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
-      buffer = extra[i + 1];
+      *buffer = extra[i + 1];
     else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
-      bytes = *(const size_t *)extra[i + 1];
-    else {
-      touch_unseen(); /* a tag of a later driver: where the list ends isn't known */
-      wants_all(scan);
-      return;
-    }
-  }
-  if (buffer)
+      *bytes = *(const size_t *)extra[i + 1];
+    else
+      return false;
+  return true;
+}
+
+static void scan_extra(struct scan *scan, void **extra) {
+  const void *buffer;
+  size_t bytes;
+  if (!packed(extra, &buffer, &bytes)) {
+    touch_unseen();
+    wants_all(scan);
+  } else if (buffer) {
     scan_bytes(scan, buffer, bytes);
+  }
 }
 
 /* Nobody tells what the launch takes. */
@@ -226,8 +234,90 @@ static void scan_launch(struct scan *scan, CUfunction function, unsigned blocks,
     range_table_release();
 }
 
+/* ---- for unknown.h: the same words, whatever they are ---- */
+
+enum { LIST_TENSORS_MOST = 1024 };
+
+struct words {
+  uintptr_t at[UNKNOWN_NAMED];
+  size_t count;
+  uint64_t listed[LIST_TENSORS_MOST / 64]; /* tensors of a list that blocks name, by bit */
+};
+
+/* Neither numbers nor text are the address of large device memory. */
+static void add_word(struct words *words, uintptr_t word) {
+  const uintptr_t lowest = (uintptr_t)1 << 20, highest = (uintptr_t)1 << 56;
+  if (word - lowest >= highest - lowest)
+    return;
+  if (words->count < UNKNOWN_NAMED)
+    words->at[words->count++] = word;
+  else
+    unknown_access(word, 1);
+}
+
+static void add_words(struct words *words, const void *data, size_t bytes) {
+  uint64_t word;
+  for (size_t i = 0; i + sizeof word <= bytes; i += sizeof word) {
+    memcpy(&word, (const char *)data + i, sizeof word);
+    add_word(words, word);
+  }
+}
+
+static void note_tensor(void *context, unsigned tensor, uint64_t first, uint64_t elements) {
+  struct words *words = context;
+  (void)first;
+  (void)elements;
+  if (tensor < LIST_TENSORS_MOST)
+    words->listed[tensor / 64] |= 1ull << tensor % 64;
+}
+
+static bool add_list(struct words *words, const struct foreach_list *list, const void *metadata,
+                     unsigned blocks) {
+  memset(words->listed, 0, sizeof words->listed);
+  if (list->tensors > LIST_TENSORS_MOST ||
+      !foreach_blocks(list, metadata, blocks, note_tensor, words))
+    return false;
+  for (unsigned tensor = 0; tensor < list->tensors; tensor++)
+    for (unsigned i = 0; i < list->lists && words->listed[tensor / 64] >> tensor % 64 & 1; i++)
+      add_word(words, foreach_address(list, metadata, i, tensor));
+  return true;
+}
+
+/* False: what the launch names can't be told. */
+static bool add_parameters(struct words *words, CUfunction function, unsigned blocks,
+                           void **kernel_parameters) {
+  const struct parameters *sizes = parameters_of(function);
+  if (!sizes || sizes->unknown || (sizes->opaque && !told))
+    return false;
+  for (uint32_t i = sizes->has_list; i < sizes->count; i++)
+    if (kernel_parameters[i])
+      add_words(words, kernel_parameters[i], sizes->bytes[i]);
+  return !sizes->has_list || add_list(words, &sizes->list, kernel_parameters[0], blocks);
+}
+
+__attribute__((noinline)) static void show(CUfunction function, unsigned blocks,
+                                           void **kernel_parameters, void **extra) {
+  struct words words;
+  const void *buffer = NULL;
+  size_t bytes = 0;
+  words.count = 0;
+  bool told_all = !process_capture_open();
+  if (told_all && kernel_parameters)
+    told_all = add_parameters(&words, function, blocks, kernel_parameters);
+  else if (told_all && extra)
+    told_all = packed(extra, &buffer, &bytes);
+  if (buffer)
+    add_words(&words, buffer, bytes);
+  if (told_all)
+    unknown_launch(function, words.at, words.count);
+  else
+    unknown_unseen();
+}
+
 CUresult state_foreign_launch(CUfunction function, unsigned blocks, CUstream stream,
                               void **kernel_parameters, void **extra) {
+  if (unknown_looking())
+    show(function, blocks, kernel_parameters, extra);
   struct touch_wants wants;
   struct scan scan = {.stream = stream, .wants = &wants};
   wants.count = 0;

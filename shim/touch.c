@@ -11,6 +11,7 @@
 #include "process.h"
 #include "quiet.h"
 #include "state.h"
+#include "unknown.h"
 #include <pthread.h>
 
 enum { ORPHANS = 64 };
@@ -255,6 +256,8 @@ void touch_hold_everything(struct graph_holder holder) {
 /* ---- copies and memsets ---- */
 
 CUresult state_foreign_access(uintptr_t address, size_t bytes, CUstream stream, bool writes) {
+  if (unknown_looking())
+    unknown_access(address, bytes);
   uintptr_t from, to;
   if (process_capture_open()) /* what a capture names stays, be it watched or not */
     range_bounds(&from, &to);

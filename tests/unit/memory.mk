@@ -1,6 +1,6 @@
 # Unit tests of the memory rooms: the rooms, the report and the enqueue lock as they are linked into the library; the
 # process is the test's. At the end, of reading loaded objects.
-MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan parameters census pace state view amount pressure holdings lock \
+MEMORY_ROOMS := drive drive_move drive_serve range range_make graphs tier move drain touch touch_serve scan parameters unknown census pace state view amount pressure holdings lock \
   foreach elsewhere image image_parse image_lz4 image_cubin image_ptx elf
 # Of policy what these call.
 MEMORY_OBJS := $(MEMORY_ROOMS:%=$(B)/shim/%.o) $(B)/policy/offload.a

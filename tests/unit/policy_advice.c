@@ -82,12 +82,14 @@ static void check_seen(void) {
   gives(&facts, ADVICE_foreign, "8-bit Adam is not taken over: its state", "also of unknown size");
 
   facts = job();
-  facts.unknown_bytes = GIB;
+  facts.unknown_state_bytes = GIB;
   keeps_quiet(&facts, ADVICE_unknown, "not without a kernel's name");
   facts.unknown_kernel = "lion_update_kernel";
+  facts.unknown_ranges = 4;
+  facts.unknown_bytes = 2 * GIB;
   gives(&facts, ADVICE_unknown,
-        "the kernel lion_update_kernel works on ranges of one size once a "
-        "step, 1.00 GiB in all",
+        "the kernel lion_update_kernel uses 4 ranges of one size, 2.00 GiB a step, 1.00 GiB of "
+        "them alone: it looks like an optimizer that is not known",
         "names the kernel and its bytes");
   char name[1000];
   memset(name, 'k', sizeof name - 1);
@@ -249,7 +251,7 @@ static void check_whole(void) {
   struct advice_facts facts = job();
   facts.no_optimizer = facts.expandable_segments = facts.async_allocator = facts.memory_fraction =
       facts.wsl = facts.seccomp = facts.replicated = true;
-  facts.foreach_bytes = facts.foreign_bytes = facts.unknown_bytes = GIB;
+  facts.foreach_bytes = facts.foreign_bytes = facts.unknown_bytes = facts.unknown_state_bytes = GIB;
   facts.foreign_name = facts.unknown_kernel = "a kernel";
   facts.driver = 11080;
   facts.memlock_bytes = 1;

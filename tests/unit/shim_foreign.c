@@ -6,6 +6,7 @@
 #include "shim/image.h"
 #include "shim/range.h"
 #include "shim/recognise.h"
+#include "shim/unknown.h"
 #include "tests/lib/tap.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,11 @@ static CUresult param_info(CUfunction function, size_t index, size_t *offset, si
 struct range *range_find(uintptr_t address) {
   (void)address;
   return NULL;
+}
+
+static bool others_ended;
+void unknown_end(void) {
+  others_ended = true;
 }
 
 /* Allocations of 1 MiB. */
@@ -216,7 +222,9 @@ bool image_parameter(CUfunction function, size_t index, size_t *offset, size_t *
 int main(void) {
   driver.cuMemGetAddressRange_v2 = address_range;
   test_names();
+  tap_ok(!others_ended, "names alone end no search for optimizers of unknown name");
   test_foreach();
+  tap_ok(others_ended, "a launch of another's optimizer does");
   test_last();
   test_allocations();
   return tap_done();

@@ -1,12 +1,13 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/offload.a
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_meter shim_step_drive)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_unknown shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_meter shim_step_drive)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
 
 $(B)/tests/unit/shim_recognise: $(B)/shim/recognise.o $(B)/shim/arguments.o $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_IMAGE) $(STEP_REPORT)
 $(B)/tests/unit/shim_foreign: $(B)/shim/foreign.o $(B)/shim/foreach.o $(STEP_REPORT)
+$(B)/tests/unit/shim_unknown: $(B)/shim/unknown.o $(STEP_REPORT)
 $(B)/tests/unit/shim_recognise: STEP_FLAGS := -DKERNEL_NAMES='"$(abspath tests/unit/data/torch_kernels.tsv)"'
 $(B)/tests/unit/shim_calibrate $(B)/tests/unit/shim_probe: tests/unit/proof_support.h $(STEP_PROBE) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
@@ -102,6 +103,15 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 	$(CC) $(CFLAGS_ALL) $(CUDA_INC) -DIMAGES_FOLDER='"$(abspath $(IMAGES))"' -DKERNELS_FOLDER='"$(abspath $(STEP_E2E))"' $< $(STEP_IMAGE) -o $@ \
 	  -L$(B)/gpusim -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../../gpusim' -ldl -lpthread
 UNIT_TESTS += $(B)/tests/unit/shim_image
+
+# An optimizer of unknown name: tests/e2e/unknown.bats.
+$(STEP_E2E)/unknown: tests/e2e/unknown/unknown.c tests/e2e/unknown/unknown.h tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+$(STEP_E2E)/unknown.ptx: tests/e2e/unknown/unknown.cu tests/e2e/unknown/unknown.h
+	@mkdir -p $(@D)
+	$(STEP_NVCC) -I. -o $@ $<
+test-programs: $(STEP_E2E)/unknown $(STEP_E2E)/unknown.ptx
 
 # State that is touched between two steps: tests/e2e/early.bats.
 $(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
