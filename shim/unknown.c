@@ -68,12 +68,22 @@ static bool same_size(size_t a, size_t b) {
   return (a < b ? b : a) - less <= slack;
 }
 
-static bool is_state(const struct unknown_operand *all, size_t count, size_t i, size_t least) {
-  for (size_t j = 0; j < count; j++)
-    if (j != i && all[i].kept && all[j].kept && all[i].bytes >= least && all[j].bytes >= least &&
-        same_size(all[i].bytes, all[j].bytes))
-      return true;
-  return false;
+/* Of a state, 0: it is none. Of two kept ones of a believed function one may seem larger, with free memory behind it. */
+static size_t state_size(const struct unknown_operand *all, size_t count, size_t i, size_t least,
+                         bool believed) {
+  const struct unknown_operand *self = &all[i];
+  size_t size = 0;
+  for (size_t j = 0; j < count && self->kept && self->bytes >= least; j++) {
+    const struct unknown_operand *other = &all[j];
+    if (j == i || !other->kept || other->bytes < least)
+      continue;
+    if (same_size(self->bytes, other->bytes) ||
+        (believed && !other->whole && self->bytes < other->bytes))
+      return self->bytes;
+    if (believed && !self->whole && other->bytes > size && other->bytes < self->bytes)
+      size = other->bytes;
+  }
+  return size;
 }
 
 /* Beside one of the states: of its size, of half of it, or within more. */
@@ -83,28 +93,42 @@ static void set_partner(struct unknown_operand *operand, const struct unknown_op
   for (size_t i = 0; i < count && !operand->kept && !operand->partner; i++)
     if (all[i].state) {
       operand->partner =
-          same_size(operand->bytes, all[i].bytes) || same_size(operand->bytes, all[i].bytes / 2);
-      holds |= !operand->whole && operand->bytes >= all[i].bytes / 2;
+          same_size(operand->bytes, all[i].size) || same_size(operand->bytes, all[i].size / 2);
+      holds |= !operand->whole && operand->bytes >= all[i].size / 2;
     }
+  operand->size = operand->partner ? operand->bytes : 0;
   operand->loose = holds && !operand->partner;
   operand->partner |= operand->loose;
 }
 
-bool unknown_judge(struct unknown_operand *all, size_t count, size_t least_bytes) {
+/* Parameter and gradient have one type: the smallest that it can be. */
+static void size_loose(struct unknown_operand *operand, const struct unknown_operand *all,
+                       size_t count) {
+  for (size_t i = 0; i < count && operand->loose; i++)
+    if (all[i].partner && !all[i].loose && all[i].size <= operand->bytes &&
+        (!operand->size || all[i].size < operand->size))
+      operand->size = all[i].size;
+}
+
+bool unknown_judge(struct unknown_operand *all, size_t count, size_t least_bytes, bool believed) {
   size_t states = 0, partners = 0, loose = 0;
   for (size_t i = 0; i < count; i++) {
     all[i].partner = all[i].loose = false;
-    all[i].state = is_state(all, count, i, least_bytes);
+    all[i].size = state_size(all, count, i, least_bytes, believed);
+    all[i].state = all[i].size > 0;
     states += all[i].state;
   }
   for (size_t i = 0; i < count; i++) {
-    set_partner(&all[i], all, count);
+    if (!all[i].state)
+      set_partner(&all[i], all, count);
     partners += all[i].partner;
     loose += all[i].loose;
   }
+  for (size_t i = 0; i < count; i++)
+    size_loose(&all[i], all, count);
   /* Two states for three others at least: lists of tensors with one state each have one for two. */
-  return states >= 2 && partners >= 2 && partners > loose && 3 * states >= 2 * partners &&
-         2 * partners >= states;
+  return states >= 2 && partners >= 2 && (partners > loose || believed) &&
+         3 * states >= 2 * partners && 2 * partners >= states;
 }
 
 /* ---- addresses; under the lock ---- */
@@ -230,8 +254,8 @@ static void count_bytes(struct record *record, size_t count) {
     pointer->claimed = self;
     pointer->state = operands[i].state;
     record->ranges++;
-    record->bytes += operands[i].loose ? 0 : operands[i].bytes;
-    record->state_bytes += operands[i].state ? operands[i].bytes : 0;
+    record->bytes += operands[i].size;
+    record->state_bytes += operands[i].state ? operands[i].size : 0;
   }
 }
 
@@ -297,8 +321,9 @@ void unknown_launch(CUfunction function, const uintptr_t *words, size_t count) {
   if (kept >= 2 && met >= kept + 2) {
     for (size_t i = 0; i < met; i++)
       measure(&operands[i]);
-    found = unknown_judge(operands, met, process_config()->min_allocation.bytes) &&
-            another_step(function, met) && !named(function);
+    const bool believed = named(function);
+    found = unknown_judge(operands, met, process_config()->min_allocation.bytes, believed) &&
+            another_step(function, met) && !believed;
   }
   pthread_mutex_unlock(&lock);
   if (found)

@@ -56,10 +56,12 @@ struct unknown_operand {
   bool whole;   /* it is all of an allocation: they are exact, but for rounding */
   bool kept;    /* nothing but this function used it since an earlier launch of it */
   /* What the judgement says: state; used beside it, and of a state's size or half of it (two bytes for four), or of more bytes than it
-     needs. */
+     needs; and the bytes that it has, 0: not known. */
   bool state, partner, loose;
+  size_t size;
 };
 
-/* Whether it is that of an optimizer. `least_bytes`: of a state. */
-bool unknown_judge(struct unknown_operand *, size_t count, size_t least_bytes);
+/* Whether it is that of an optimizer. `least_bytes`: of a state. `believed`: other launches of the function were, so that where tensors end
+   matters less. */
+bool unknown_judge(struct unknown_operand *, size_t count, size_t least_bytes, bool believed);
 #endif
