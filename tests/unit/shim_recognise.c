@@ -500,8 +500,7 @@ static void test_arguments(const struct row *row) {
          "so is no address, and one that no element can have, in each of %u lists", family->lists);
 }
 
-void unknown_end(void) {
-}
+void unknown_end(void) {}
 
 bool process_active(void) {
   return true;
