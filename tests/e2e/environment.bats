@@ -103,13 +103,22 @@ job() {
 }
 
 # complaints NAME: the lines that name the variable, apart from the line at exit.
-complaints() { grep -a "OFFLOAD_$1" with.err | grep -avc 'of optimizer state was on the host'; }
+complaints() { grep -aw "OFFLOAD_$1" with.err | grep -avc 'of optimizer state was on the host'; }
 
-# one_line NAME SHOWN: exactly one line, with the variable, the value as a terminal may show it, and what to write.
-one_line() {
-  [ "$(complaints "$1")" -eq 1 ] && [ "$(grep -acF "OFFLOAD_$1=$2" with.err)" -eq 1 ] &&
-    grep -a "OFFLOAD_$1=" with.err | grep -aq ': write ' && ! LC_ALL=C grep -aq '[^ -~]' with.err || {
-    echo "OFFLOAD_$1=$2: expected one printable line with the value and the remedy, got"
+# one_line_each SHOWN NAME...: for each variable exactly one line begins with it: the value as a terminal may show it, and what to write.
+one_line_each() {
+  SHOWN=$1 NAMES=${*:2} LC_ALL=C awk '
+    BEGIN { count = split(ENVIRON["NAMES"], names, " ") }
+    /[^ -~]/ { printf "a line that a terminal had better not see: "; bad = 1 }
+    { for (i = 1; i <= count; i++) {
+        start = "liboffload: OFFLOAD_" names[i]
+        lines[i] += substr($0, 1, length(start)) == start && substr($0, length(start) + 1, 1) !~ /[A-Z_]/
+        good[i] += index($0, start "=" ENVIRON["SHOWN"]) == 1 && index($0, ": write ")
+    } }
+    END { for (i = 1; i <= count; i++)
+        if (lines[i] != 1 || good[i] != 1) { print "OFFLOAD_" names[i] "=" ENVIRON["SHOWN"] ": " lines[i] + 0 " lines, " good[i] + 0 " good"; bad = 1 }
+      exit bad }' with.err || {
+    echo "expected one printable line each with the value and the remedy, got"
     cat -v with.err | cut -c1-400
     return 1
   }
@@ -118,63 +127,80 @@ one_line() {
 # shown VALUE: how a refused value is shown: 60 characters, and a ? for what a terminal had better not see.
 shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
 
+# names KINDS: the variables whose kind the regular expression KINDS matches whole.
+names() { variables | grep -E " ($1)\$" | cut -d' ' -f1; }
+
+REFUSED='WORD_.*|SIZE|BYTES|COUNT|SAMPLE|FLAG|SIGNAL|WEAR' # kinds that take none of the hostile values
+TOGETHER=6                                                 # refused variables of a run: so many lines fit into config->problems
+
+# with_all VALUE NAME...: the job, in a function's scope, with all these variables at VALUE, which may be refused. A refused least size
+# stays at 2 MiB, and only allocations of PyTorch's real sizes are as large.
+with_all() {
+  local name SIZES=(--segment-scale 1) SAME=large
+  for name in "${@:2}"; do local -x "OFFLOAD_$name=$1"; done
+  job "${*:2}"
+}
+
 @test "hostile values of every variable are named in one line with the remedy, and the job's numbers stay the same" {
-  plain default --steps $STEPS
   plain large --steps $STEPS --segment-scale 1
-  local name kind value seen=0
-  while read -r name kind; do
-    # The refused value leaves the least size at 2 MiB: only allocations of PyTorch's real sizes are as large.
-    SIZES=() SAME=default
-    [ "$name" != MIN_ALLOCATION ] || { SIZES=(--segment-scale 1) && SAME=large; }
-    for value in "${!VALUES[@]}"; do
-      export "OFFLOAD_$name=${VALUES[$value]}"
-      job "OFFLOAD_$name, $value"
-      case $kind in
-      WORD_* | SIZE | BYTES | COUNT | SAMPLE | FLAG | SIGNAL | WEAR) one_line "$name" "$(LC_ALL=C shown "${VALUES[$value]}")" ;;
-      LIST) [ "$(complaints "$name")" -eq 0 ] ;;
-      ROOT) [ "$(complaints "$name")" -le 1 ] ;; # the root is one
-      DIRECTORIES) [ "$(complaints "$name")" -le 1 ] && [ "$(find job -type f | wc -l)" -eq 0 ] ;; # looked at when they are needed
-      PATH) ;; # below
-      *) echo "variables.def has a new kind: $kind" && return 1 ;;
-      esac
+  local refused lists name value seen=0 at
+  mapfile -t refused < <(names "$REFUSED")
+  mapfile -t lists < <(names LIST)
+  local files=''
+  for name in $(names PATH); do [ "$name" = RATES ] || files+=" $name"; done
+  for value in "${!VALUES[@]}"; do
+    echo "value: $value"
+    for ((at = 0; at < ${#refused[@]}; at += TOGETHER)); do
+      with_all "${VALUES[$value]}" "${refused[@]:at:TOGETHER}"
+      one_line_each "$(LC_ALL=C shown "${VALUES[$value]}")" "${refused[@]:at:TOGETHER}"
+    done
+    with_all "${VALUES[$value]}" "${lists[@]}" RATES
+    for name in "${lists[@]}"; do [ "$(complaints "$name")" -eq 0 ]; done
+    [ "$(find job -type f | wc -l)" -eq 0 ]
+    with_all "${VALUES[$value]}" SYSROOT NVME
+    [ "$(complaints SYSROOT)" -le 1 ] # the root is one
+    [ "$(complaints NVME)" -le 1 ]    # looked at when they are needed
+    [ "$(find job -type f | wc -l)" -eq 0 ]
+    for name in $files; do # what is written: below
+      with_all "${VALUES[$value]}" "$name"
       seen=$((seen + 1))
     done
-    unset "OFFLOAD_$name"
-    [ "$name" != THREADS ] || export OFFLOAD_THREADS=2
-    [ "$name" != MIN_ALLOCATION ] || export OFFLOAD_MIN_ALLOCATION=16KiB
-  done < <(variables)
-  [ "$seen" -ge 130 ]
+    seen=$((seen + ${#refused[@]} + ${#lists[@]} + 3))
+  done
+  [ "$seen" -eq $(($(variables | wc -l) * ${#VALUES[@]})) ] || { echo "variables.def has a new kind" && variables && return 1; }
+  [ "$seen" -ge 300 ]
 }
 
 @test "an empty value of any variable is the same as none" {
-  plain default --steps $STEPS
   plain large --steps $STEPS --segment-scale 1
-  local name kind seen=0
-  while read -r name kind; do
-    SIZES=() SAME=default
-    [ "$name" != MIN_ALLOCATION ] || { SIZES=(--segment-scale 1) && SAME=large; }
-    # In a shell of its own: the value that it replaces comes back.
-    (export "OFFLOAD_$name=" && job "OFFLOAD_$name, empty" && [ "$(complaints "$name")" -eq 0 ] && [ -z "$(ls -A job)" ])
-    seen=$((seen + 1))
-  done < <(variables)
-  [ "$seen" -ge 13 ]
+  local all name
+  mapfile -t all < <(names '.*')
+  [ "${#all[@]}" -ge 30 ]
+  with_all '' "${all[@]}"
+  for name in "${all[@]}"; do [ "$(complaints "$name")" -eq 0 ]; done
+  [ -z "$(ls -A job)" ]
 }
 
 @test "a value of a MiB, set by the program itself, is refused or taken like any other" {
-  plain default --steps $STEPS
   plain large --steps $STEPS --segment-scale 1
-  local name kind
-  while read -r name kind; do
-    SIZES=() SAME=default
-    [ "$name" != MIN_ALLOCATION ] || { SIZES=(--segment-scale 1) && SAME=large; }
-    LONG_VALUE=OFFLOAD_$name HELPER=$PROGRAMS/liblong_value.so job "OFFLOAD_$name, a MiB"
-    case $kind in
-    LIST | DIRECTORIES) [ "$(complaints "$name")" -eq 0 ] ;;
-    ROOT) one_line "$name" "$(printf %60s '' | tr ' ' A)..." ;;
-    PATH) [ "$name" = RATES ] && grep -aq 'OFFLOAD_RATES=.*AAA\.\.\.: .*: name a file that' with.err || grep -aq "OFFLOAD_$name=.*AAA\.\.\. could not be written (File name too long): name a file" with.err ;;
-    *) one_line "$name" "$(printf %60s '' | tr ' ' A)..." ;;
-    esac
-  done < <(variables)
+  local refused taken name at SIZES=(--segment-scale 1) SAME=large start
+  local -x LONG_VALUE
+  start=$(printf %60s '' | tr ' ' A)...
+  mapfile -t refused < <(names "$REFUSED|ROOT")
+  mapfile -t taken < <(names 'LIST|DIRECTORIES|PATH')
+  [ $((${#refused[@]} + ${#taken[@]})) -eq "$(variables | wc -l)" ]
+  for ((at = 0; at < ${#refused[@]}; at += TOGETHER)); do
+    LONG_VALUE=${refused[*]:at:TOGETHER}
+    HELPER=$PROGRAMS/liblong_value.so job "a MiB in each of $LONG_VALUE"
+    one_line_each "$start" "${refused[@]:at:TOGETHER}"
+  done
+  LONG_VALUE=${taken[*]}
+  HELPER=$PROGRAMS/liblong_value.so job "a MiB in each of $LONG_VALUE"
+  for name in $(names 'LIST|DIRECTORIES'); do [ "$(complaints "$name")" -eq 0 ]; done
+  grep -aq 'OFFLOAD_RATES=.*AAA\.\.\.: .*: name a file that' with.err
+  for name in $(names PATH); do
+    [ "$name" = RATES ] || grep -aq "OFFLOAD_$name=.*AAA\.\.\. could not be written (File name too long): name a file" with.err
+  done
 }
 
 @test "the largest and smallest values that a variable may have break nothing" {
@@ -213,10 +239,11 @@ shown() { printf %s "${1:0:60}" | LC_ALL=C tr -c ' -~' '?'; }
   done
   OFFLOAD_REPORT=/dev/null job 'OFFLOAD_REPORT, a device'
   [ "$(grep -ac . with.err)" -eq 2 ]
-  for value in "/:Is a directory" "/dev/full:No space left on device" "${VALUES[long]}:File name too long" \
-    "/dev/null/report:Not a directory" "/nowhere/report:No such file or directory"; do
-    OFFLOAD_REPORT=${value%:*} job "OFFLOAD_REPORT, ${value#*:}"
-    [ "$(grep -acF "could not be written (${value#*:}): name a file in a directory that this process may write to" with.err)" -eq 1 ]
+  local -A wrong=([/]="Is a directory" [/dev/full]="No space left on device" ["${VALUES[long]}"]="File name too long"
+    [/dev/null/report]="Not a directory" [/nowhere/report]="No such file or directory")
+  for value in "${!wrong[@]}"; do
+    OFFLOAD_REPORT=$value job "OFFLOAD_REPORT, ${wrong[$value]}"
+    [ "$(grep -acF "could not be written (${wrong[$value]}): name a file in a directory that this process may write to" with.err)" -eq 1 ]
     [ "$(grep -ac . with.err)" -eq 3 ]
   done
 }

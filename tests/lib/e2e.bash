@@ -92,19 +92,18 @@ assert_done() {
 
 # assert_same NAME: losses, parameters and state equal those of `plain NAME`, bit for bit.
 assert_same() {
-  local a b
-  a=$(jq -c '{losses, params, state}' "$BATS_FILE_TMPDIR/$1.json") || return 1
-  b=$(jq -c '{losses, params, state}' "$BATS_TEST_TMPDIR/with.json") || return 1
-  if [ "$a" != "$b" ]; then
-    echo "without: $a"
-    echo "with:    $b"
+  local both
+  both=$(jq -c '{losses, params, state}' "$BATS_FILE_TMPDIR/$1.json" "$BATS_TEST_TMPDIR/with.json") || return 1
+  if [[ $both != *$'\n'* || ${both%%$'\n'*} != "${both#*$'\n'}" ]]; then
+    echo "without the preload, with it:"
+    echo "$both"
     return 1
   fi
 }
 
 # assert_clean: the simulator saw no broken promise.
 assert_clean() {
-  [ "$(sim '.violations')" = 0 ] && [ "$(sim '.kernel_errors')" = 0 ] || {
+  [ "$(sim '.violations == 0 and .kernel_errors == 0')" = true ] || {
     echo "the simulator reports violations:"
     sim .
     tail -n 5 "$BATS_TEST_TMPDIR/with.err"
