@@ -8,14 +8,21 @@ A TEST is an executable or a *.bats file. Each one's output goes to DIR/<name>.t
 a crash or a non-zero exit that no "not ok" explains, a time-out, a file that is missing, "Bail out!", and a skip that
 is not in skips.txt (name, tab, reason). The last line is "N passed, N failed", and ", N skipped" when some were.
 Exit status: 0 when nothing failed.
+
+Each file has an XDG_CACHE_HOME of its own, removed at its end, so that no test writes into the user's, or finds there what
+another left; TAP_USER_CACHE names the user's, for what builds PyTorch's environment there. Native code that the simulated GPU
+keeps in its cache, under names that are hashes, is lent to the next file and kept in DIR/native.
 """
 import argparse
 import concurrent.futures
+import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -126,21 +133,58 @@ def run_file(path, name, out_dir, timeout_s, allowed_skips):
     if not os.path.isfile(path):
         outcome.fail(f"{path} is missing: it was not built")
         return outcome
+    kept = os.path.join(out_dir, "native")
+    os.makedirs(kept, exist_ok=True)
+    cache = tempfile.mkdtemp(prefix="tap-cache-")
+    try:
+        native = os.path.join(cache, "gpusim")
+        os.mkdir(native, 0o700)
+        link_new(kept, native)
+        run_with_cache(path, outcome, cache, out_dir, timeout_s, allowed_skips)
+        link_new(native, kept)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    return outcome
+
+
+def user_cache():
+    return (os.environ.get("TAP_USER_CACHE") or os.environ.get("XDG_CACHE_HOME")
+            or os.path.join(os.path.expanduser("~"), ".cache"))
+
+
+def link_new(origin, target):
+    """A second name in `target` for each native object of `origin`; a copy where it's another file system."""
+    if not os.path.isdir(origin):
+        return
+    for name in os.listdir(origin):
+        if not name.endswith(".so") or os.path.exists(os.path.join(target, name)):
+            continue
+        try:
+            os.link(os.path.join(origin, name), os.path.join(target, name))
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                with tempfile.NamedTemporaryFile(dir=target, delete=False) as copy:
+                    shutil.copy(os.path.join(origin, name), copy.name)
+                os.rename(copy.name, os.path.join(target, name))
+
+
+def run_with_cache(path, outcome, cache, out_dir, timeout_s, allowed_skips):
     command = ["bats", "--tap", path] if path.endswith(".bats") else [os.path.abspath(path)]
-    tap_path = os.path.join(out_dir, name + ".tap")
+    tap_path = os.path.join(out_dir, outcome.name + ".tap")
     start = time.monotonic()
     with open(tap_path, "wb") as output:
         with running_lock:
             if stopping:
                 outcome.fail("it was not run: interrupted")
-                return outcome
+                return
             try:
                 # A session of its own, so that what a test leaves behind can be ended with it.
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
-                                           stderr=subprocess.STDOUT, start_new_session=True)
+                                           stderr=subprocess.STDOUT, start_new_session=True,
+                                           env={**os.environ, "XDG_CACHE_HOME": cache, "TAP_USER_CACHE": user_cache()})
             except OSError as error:
                 outcome.fail(f"{command[0]} can't be run: {error.strerror}")
-                return outcome
+                return
             running.add(process)
         try:
             process.wait(timeout_s)
@@ -161,7 +205,6 @@ def run_file(path, name, out_dir, timeout_s, allowed_skips):
     timed_out = bool(outcome.failures)
     # Ended by us: the status says nothing more.
     judge(text, 0 if timed_out else process.returncode, outcome, allowed_skips)
-    return outcome
 
 
 def report(outcome):
