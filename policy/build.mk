@@ -5,7 +5,7 @@ POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
 POLICY_SRC += policy/rates_cache.c
 # The ranks of a node.
-NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/node.c policy/share.c
+NODE_SRC := policy/ranks.c policy/registry.c policy/registry_file.c policy/replicas.c policy/node.c policy/share.c
 NODE_OBJS := $(NODE_SRC:%.c=$(B)/%.o)
 POLICY_SRC += $(NODE_SRC)
 POLICY_OBJS := $(POLICY_SRC:%.c=$(B)/%.o)
@@ -60,7 +60,7 @@ $(B)/test/policy_cost $(B)/test/policy_advice: $(B)/test/%: tests/unit/%.c tests
 UNIT_TESTS += $(B)/test/policy_cost $(B)/test/policy_advice
 
 # What the program alone has, tested without it.
-SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/words.o
+SCREEN_OBJS := $(B)/policy/top_screen.o $(B)/policy/replicas.o $(B)/policy/words.o
 $(B)/test/top_screen: tests/unit/top_screen.c tests/lib/tap.h $(SCREEN_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(SCREEN_OBJS) -o $@

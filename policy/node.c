@@ -6,6 +6,7 @@
 #include "budget.h"
 #include "cpus.h"
 #include "groups.h"
+#include "replicas.h"
 #include "report.h"
 #include "report_memory.h"
 #include "report_node.h"
@@ -149,7 +150,9 @@ static void show(const struct config *config) {
       .state_bytes = own.step.state_bytes,
       .parameter_bytes = own.step.parameter_bytes,
       .parameters_key = own.step.parameters_key,
+      .reduces = own.step.reduces,
   };
+  memcpy(state.prints, own.step.prints, sizeof state.prints);
   struct report_step last;
   if (report_step_last(&last)) {
     state.step_ns = last.step_ns;
@@ -233,20 +236,15 @@ static void say_declining(void) {
   }
 }
 
-/* Under the mutex. Ranks of one job, as its launcher tells, that step tensors of the same sizes keep the same state. */
+/* Under the mutex. Only where a launcher tells of a job. */
 static void count_replicas(const struct config *config) {
   const struct registry_entry *first = &seen.ranks[0];
   unsigned replicas = 1;
-  for (unsigned k = 1; k < seen.count; k++) {
-    const struct registry_entry *rank = &seen.ranks[k];
-    replicas += seen.live[k] && rank->job == first->job && rank->state.steps >= 2 &&
-                rank->state.parameters_key == first->state.parameters_key &&
-                rank->state.state_bytes == first->state.state_bytes;
-  }
-  const bool known = config->ranks.job && first->state.steps >= 2 && first->state.parameters_key;
-  if (known && replicas > seen.replicas) {
+  for (unsigned k = 1; k < seen.count; k++)
+    replicas += seen.live[k] && replicas_same(first, &seen.ranks[k]);
+  if (config->ranks.job && replicas > 1 && replicas > seen.replicas) {
     seen.replicas = replicas;
-    seen.replicated_bytes = replicas > 1 ? first->state.state_bytes : 0;
+    seen.replicated_bytes = first->state.state_bytes;
   }
 }
 
@@ -257,7 +255,7 @@ static void say_replicas(void) {
   own.replicas_told = true;
   words_bytes((double)seen.replicated_bytes, each);
   words_bytes((double)seen.replicas * (double)seen.replicated_bytes, all);
-  report_notice("every rank keeps the same state: %u x %s, %s of this node in all; ZeRO-1 "
+  report_notice("%u ranks keep the same state, %s each, %s of this node in all; ZeRO-1 "
                 "(ZeroRedundancyOptimizer, DeepSpeed stage 1) or FSDP keeps it once",
                 seen.replicas, each, all);
 }

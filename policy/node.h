@@ -14,7 +14,9 @@ bool node_asked(void); /* whether it was called */
 struct node_step {
   uint64_t state_bytes, parameter_bytes;
   uint64_t parameters_key; /* hash of its tensors' sizes, in order */
-  unsigned threads;        /* of all workers */
+  uint64_t prints[REGISTRY_PRINTS];
+  bool reduces;     /* both as in struct registry_state */
+  unsigned threads; /* of all workers */
 };
 /* Shows it to the others, and looks at them: at the first steps, then ten times a second at most. True when it looked. */
 bool node_step(const struct config *, const struct node_step *);
@@ -23,8 +25,8 @@ void node_switched(const struct config *);
 /* Once more, for the last report. */
 void node_finish(const struct config *);
 
-/* Whether the ranks of this job on this node keep the same state each (DDP): how many, and how much each. 1: they don't, or it isn't
-   known. */
+/* Whether the ranks of this job on this node keep the same state each (DDP; replicas.h): how many, and how much each. 1: they don't, or
+   it isn't known. */
 unsigned node_replicas(uint64_t *bytes);
 
 /* Threads of the CPU step of one of so many workers of this process: its rank's share of the CPUs that the calling thread may use

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REGISTRY_SLOTS = 256, REGISTRY_TEXT = 128 };
+enum { REGISTRY_SLOTS = 256, REGISTRY_TEXT = 128, REGISTRY_PRINTS = 4 };
 
 /* What a rank claims of its node. */
 struct registry_claim {
@@ -39,9 +39,11 @@ struct registry_state {
   uint64_t exposed_ns;                     /* of it, what offload adds, measured */
   uint64_t foretold_ns;                    /* the same, foretold */
   uint64_t link_down_bytes, link_up_bytes; /* of the last step */
-  uint64_t
-      parameters_key; /* equal on ranks that step the same parameters (DDP): hash of tensor sizes */
-  char way[16];       /* "cpu", "stream", "direct", "cpu+stream", "none" */
+  uint64_t parameters_key; /* hash of the sizes of the tensors that it steps, in order */
+  /* Of values of its state on the host at some steps (replicas.h); 0: none taken, or only zeros met. */
+  uint64_t prints[REGISTRY_PRINTS];
+  uint64_t reduces; /* 1: its collectives hand gradients to all and put nothing together */
+  char way[16];     /* "cpu", "stream", "direct", "cpu+stream", "none" */
   char mode[16];
   char note[REGISTRY_TEXT]; /* why nothing or not all moves; "" */
 };

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 1, PATH_BYTES = 4096 };
+enum { VERSION = 2, PATH_BYTES = 4096 };
 static const char magic[sizeof(((struct registry_header *)0)->magic)] = "liboffload node";
 
 _Static_assert(sizeof(struct registry_slot) % 8 == 0 && sizeof(struct registry_file) % 8 == 0,

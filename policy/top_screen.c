@@ -11,6 +11,7 @@
    A rank has two lines and its note a third, as long as there is room: notes go first, then second lines, then ranks. */
 #define _GNU_SOURCE
 #include "top_screen.h"
+#include "replicas.h"
 #include "words.h"
 #include <inttypes.h>
 #include <stdarg.h>
@@ -204,14 +205,13 @@ static void job_line(struct screen *screen, const struct registry_entry *entries
        words_bytes((double)drives, on_drives));
 }
 
-/* Ranks that step the same parameters keep the same state: said of the first job of which it is so. */
+/* Ranks that keep the same state (replicas.h): said of the first job of which it is so. */
 static bool repeated(const struct registry_entry *entries, size_t count, char *text, size_t bytes) {
   for (size_t i = 0; i < count; i++) {
     uint64_t again = 0;
     unsigned ranks = 1;
     for (size_t k = i + 1; k < count && entries[k].job == entries[i].job; k++)
-      if (entries[i].state.parameters_key &&
-          entries[k].state.parameters_key == entries[i].state.parameters_key) {
+      if (replicas_same(&entries[i], &entries[k])) {
         again += entries[k].state.state_bytes;
         ranks++;
       }

@@ -3,6 +3,7 @@
 #include "facts.h"
 #include "../nvme/clock.h"
 #include "../policy/advice.h"
+#include "../policy/node.h"
 #include "../policy/ranks.h"
 #include "../policy/report.h"
 #include "../policy/report_advice.h"
@@ -87,17 +88,16 @@ void facts_divided(size_t bytes) {
     atomic_fetch_add_explicit(&divided_bytes, bytes, memory_order_relaxed);
 }
 
-/* ---- giving ---- */
-
 static uint64_t total(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* Gradients go to all ranks, and what they step is never put together: each steps everything. */
-static bool replicated(void) {
+bool facts_reduces(void) {
   return state_step() >= STEPS_THAT_TELL && total(&reduced_bytes) &&
          total(&divided_bytes) < total(&reduced_bytes) / 4;
 }
+
+/* ---- giving ---- */
 
 static bool on_wsl(void) {
   const char *root = process_config()->sysroot;
@@ -175,7 +175,11 @@ static size_t give(bool final, struct advice advice[ADVICE_MOST], uint64_t *stat
   /* The job's, as its launcher says: others that share the node keep state of their own. */
   const unsigned of_job = process_config()->ranks.local_ranks;
   facts.ranks = of_job ? of_job : ranks_sharers();
-  facts.replicated = replicated();
+  uint64_t each;
+  const unsigned replicas = node_replicas(&each);
+  facts.replicated = replicas > 1;
+  if (facts.replicated)
+    facts.ranks = replicas;
   foreign_facts(&facts.foreach_bytes, &facts.foreign_name, &facts.foreign_bytes);
   facts.expandable_segments = settings.expandable_segments && !total(&t->moved_bytes_peak);
   facts.async_allocator = settings.async_allocator && !total(&t->moved_bytes_peak);

@@ -3,6 +3,7 @@
    time by any thread without asking the driver. */
 #ifndef OFFLOAD_FACTS_H
 #define OFFLOAD_FACTS_H
+#include <stdbool.h>
 #include <stddef.h>
 
 /* The process starts: settings of frameworks, and who asks for advice. */
@@ -14,4 +15,6 @@ void facts_step(size_t state_bytes);
 /* A collective's bytes: gradients that every rank gets whole, or what is divided among ranks and put together again. Any thread. */
 void facts_reduced(size_t bytes);
 void facts_divided(size_t bytes);
+/* Whether, as they go, gradients go to all ranks and what is stepped is never put together. */
+bool facts_reduces(void);
 #endif

@@ -2,13 +2,24 @@
 #include "rank.h"
 #include "../policy/node.h"
 #include "../policy/ranks.h"
+#include "../policy/replicas.h"
 #include "cancel.h"
+#include "facts.h"
 #include "process.h"
+#include "range.h"
 #include "ring.h"
+#include <string.h>
 
 static struct node_step present; /* the step at hand; under the enqueue lock */
 static uint64_t begun;           /* state_step() of it */
-static unsigned sharers;         /* among whom cores were parted last */
+static uint64_t steps;           /* how many, it included */
+static struct {
+  bool taken; /* at this step */
+  bool any;   /* something but zeros */
+  unsigned index;
+  uint64_t hash;
+} print;                 /* of its state as the last step left it */
+static unsigned sharers; /* among whom cores were parted last */
 
 static const uint64_t hash_begin = 0xcbf29ce484222325u, hash_prime = 0x100000001b3u;
 
@@ -34,11 +45,44 @@ static void part_cores(void) {
   ring_each(part_worker, &workers);
 }
 
+/* What a tensor's first moment has in its middle, where the CPU can read it. A copy of it may be on its way: what is read then is no
+   state of any step. Zeros, as before the first step and where no gradient came, tell nothing. */
+static void add_to_print(const struct state_tensor *tensor) {
+  enum { WORDS = 8 };
+  uint64_t words[WORDS], any = 0;
+  const uintptr_t middle = tensor->states[0] + tensor->bytes / 2 / sizeof words * sizeof words;
+  if (tensor->bytes < 2 * sizeof words || !range_on_host(middle, sizeof words))
+    return;
+  memcpy(words, (const void *)middle, sizeof words);
+  for (unsigned i = 0; i < WORDS; i++)
+    any |= words[i];
+  for (unsigned i = 0; i < WORDS && any; i++)
+    print.hash = (print.hash ^ words[i]) * hash_prime;
+  print.any |= any != 0;
+}
+
+static void begin_print(void) {
+  unsigned index = 0;
+  print.taken = replicas_print_at(++steps, &index) && ranks_sharers() > 1;
+  print.any = false;
+  print.index = index;
+  print.hash = hash_begin;
+  if (print.taken && !index)
+    memset(present.prints, 0, sizeof present.prints);
+}
+
+static void end_print(void) {
+  if (print.taken)
+    present.prints[print.index] = print.any ? print.hash : 0;
+  present.reduces = facts_reduces();
+}
+
 static void end_step(void) {
   const int cancel = cancel_hold(); /* it reads files, and prints */
   part_cores();
   present.threads = 0;
   ring_each(count_threads, &present.threads);
+  end_print();
   (void)node_step(process_config(), &present);
   cancel_allow(cancel);
 }
@@ -57,9 +101,12 @@ void rank_launch(const struct state_tensor *tensors, size_t count, size_t state_
     begun = step;
     present.state_bytes = present.parameter_bytes = 0;
     present.parameters_key = hash_begin;
+    begin_print();
   }
   present.state_bytes += state_bytes;
   present.parameter_bytes += parameter_bytes;
   for (size_t i = 0; i < count; i++)
     present.parameters_key = (present.parameters_key ^ tensors[i].bytes) * hash_prime;
+  for (size_t i = 0; i < count && print.taken; i++)
+    add_to_print(&tensors[i]);
 }

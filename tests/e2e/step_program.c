@@ -31,6 +31,7 @@
      abort=0          1: abort at a driver's error, instead of ending with status 2
      new_branch=0     1: maximize changes before those
      legacy=0         1: everything on the legacy stream
+     seed=0           another: other parameters and gradients
      small=0          1: a few small tensors only
      edges=0          1: instead tensors of a chunk, of an element less and more, of one element, a view whose
                       parameters and gradients begin one element behind an aligned address, and one that fills the
@@ -187,7 +188,7 @@ static size_t hostile_met[ADAM_HOSTILE]; /* how many of each kind */
 /* p and g by a generator, state by memsets that are still queued when the first launch is. */
 static void fill(CUstream stream) {
   unsigned char *numbers = malloc(array_bytes(0));
-  uint64_t state = ADAM_RANDOM_STATE;
+  uint64_t state = ADAM_RANDOM_STATE + (uint64_t)option("seed", 0);
   for (int list = 0; list < 2; list++) {
     for (size_t i = 0; i < array_elements; i++) {
       const float number = adam_random(&state) * 2 - 1;

@@ -1,6 +1,7 @@
 /* What launchers say of a node's ranks: each convention of launchers.def, several at once, and what makes no sense. */
 #include "policy/config.h"
 #include "policy/ranks.h"
+#include "policy/replicas.h"
 #include "tests/lib/tap.h"
 #include <string.h>
 
@@ -136,8 +137,21 @@ static void test_nonsense(void) {
          "without an environment nobody has said anything");
 }
 
+static void test_prints(void) {
+  char taken[34] = "";
+  for (unsigned step = 1; step < sizeof taken; step++) {
+    unsigned index = 9;
+    taken[step - 1] = replicas_print_at(step, &index) ? (char)('0' + index) : '.';
+  }
+  tap_ok(!strcmp(taken, ".0101230123....0123............01"),
+         "values of the state are looked at in four steps from each power of two on");
+  if (strcmp(taken, ".0101230123....0123............01") != 0)
+    printf("# %s\n", taken);
+}
+
 int main(void) {
   test_each();
+  test_prints();
   test_slurm();
   test_several();
   test_nonsense();

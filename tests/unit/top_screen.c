@@ -143,14 +143,28 @@ static void words_of_ranks(void) {
   entry->state.step_ns = 30000000000;
   tap_ok(!strstr(screen(0, 1, (struct top_view){0}), "no step for"),
          "one whose steps take that long doesn't");
-  for (unsigned i = 0; i < 2; i++)
-    rank(i)->state.parameters_key = 99;
+  for (unsigned i = 0; i < 2; i++) {
+    struct registry_state *state = &rank(i)->state;
+    state->parameters_key = 99;
+    state->prints[1 + i] = 7; /* at another of its steps: they are a step apart */
+  }
   tap_ok(strstr(screen(0, 2, (struct top_view){0}),
                 "2 ranks keep the same state (DDP): ZeRO-1 or FSDP would do away with 4.00 GiB"),
-         "ranks that step the same parameters are named with the remedy");
+         "ranks that keep the same state are named with the remedy");
+  entries[1].state.prints[2] = 8;
+  tap_ok(!strstr(screen(0, 2, (struct top_view){0}), "the same state"),
+         "those whose state has other values aren't, though its sizes are the same (FSDP)");
+  entries[1].state.prints[2] = 7;
   entries[1].state.parameters_key = 98;
   tap_ok(!strstr(screen(0, 2, (struct top_view){0}), "the same state"),
-         "those that step others aren't");
+         "those that step tensors of other sizes aren't");
+  entries[1].state.parameters_key = 99;
+  entries[1].state.prints[2] = 0;
+  tap_ok(!strstr(screen(0, 2, (struct top_view){0}), "the same state"),
+         "nor those of whose values nothing is known");
+  entries[0].state.reduces = entries[1].state.reduces = 1;
+  tap_ok(strstr(screen(0, 2, (struct top_view){0}), "2 ranks keep the same state") != NULL,
+         "unless the collectives of both tell of it");
   text = screen(0, 0, (struct top_view){0});
   tap_ok(strstr(text, "offload run -- python train.py") != NULL,
          "with no ranks it says how to start one");
