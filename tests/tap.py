@@ -243,7 +243,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--out", default="build/test")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--timeout", type=int, default=300)
+    parser.add_argument("--timeout", type=int, default=600)
     parser.add_argument("--build-status", type=int, default=0)
     parser.add_argument("--skips", default=os.path.join(HERE, "skips.txt"))
     parser.add_argument("--timeouts", default=os.path.join(HERE, "timeouts.txt"))
