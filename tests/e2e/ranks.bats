@@ -160,15 +160,14 @@ parted() {
 # seeds BY WAY SEED SEED: two ranks that step this way, with state of equal sizes and these numbers. They wait for each step, as
 # programs do that look at their loss: what is read of the state of one that only queues steps is of no step.
 seeds() {
-  local by=$1 way=$2 rank pid
-  shift 2
+  local by=$1 way=$2 seed=("$3" "$4") rank pid
   rm -f "$DIR"/[12]/* "$DIR"/report.*
   pids=
-  for rank in 0 1; do OFFLOAD_STEP=$way start "$by" $rank 2 ranks=2 sync=1 seed="${@:1+rank:1}"; done
+  for rank in 0 1; do OFFLOAD_STEP=$way start "$by" $rank 2 ranks=2 sync=1 seed="${seed[rank]}"; done
   for pid in $pids; do wait "$pid" || { tail -n 3 "$DIR"/err.*; return 1; }; done
   pids=
   for rank in 0 1; do
-    "$SIM" "$PROGRAM" "$KERNEL" small=1 steps=$STEPS sync=1 seed="${@:1+rank:1}" | diff - "$DIR/out.$rank" || return 1
+    "$SIM" "$PROGRAM" "$KERNEL" small=1 steps=$STEPS sync=1 seed="${seed[rank]}" | diff - "$DIR/out.$rank" || return 1
   done
   each ".totals.moved_bytes_peak == $STATE and .functions[0].launches_$way > 0 and (.node.ranks | map(.state_bytes) | length == 2 and .[0] == .[1])"
 }
