@@ -175,7 +175,7 @@ void report_get(const char *field, char *copy, size_t bytes) {
 /* "812 MiB", "1.50 GiB": three figures. */
 _Static_assert((int)REPORT_SIZE_BYTES == (int)WORDS_BYTES, "one buffer for both");
 const char *report_size_text(uint64_t bytes, char text[REPORT_SIZE_BYTES]) {
-  return bytes ? words_bytes((double)bytes, text) : strcpy(text, "0 bytes");
+  return bytes ? words_bytes((double)bytes, text) : memcpy(text, "0 bytes", sizeof "0 bytes");
 }
 
 static uint64_t total(const _Atomic uint64_t *counter) {
