@@ -1,5 +1,5 @@
 # What decides and reports. POLICY_OBJS is linked into liboffload.so by shim/build.mk; `offload` is the user's program.
-POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/out.c policy/metrics.c policy/trace.c policy/rates.c
+POLICY_SRC := policy/config.c policy/nearest.c policy/size.c policy/groups.c policy/budget.c policy/cpus.c $(wildcard policy/report*.c) policy/json.c policy/leaf.c policy/out.c policy/sort.c policy/metrics.c policy/trace.c policy/rates.c
 # What a step costs, and advice of it.
 POLICY_SRC += policy/cost.c policy/decide.c
 POLICY_SRC += policy/advice.c policy/words.c
@@ -48,7 +48,7 @@ $(PROBE_TEST): tests/unit/policy_probe.c tests/lib/tap.h $(B)/policy/probe_charg
 UNIT_TESTS += $(PROBE_TEST)
 
 # The tests read recorded trees, the schema and the validator from the repository: they are run from its root.
-POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_report_line policy_report_memory policy_words
+POLICY_TESTS := policy_decide policy_config policy_budget policy_cpus policy_report policy_rates policy_ranks policy_registry policy_trace policy_leaf policy_report_line policy_report_memory policy_words
 $(POLICY_TESTS:%=$(B)/test/%): $(B)/test/%: tests/unit/%.c tests/lib/tap.h $(POLICY_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $< $(POLICY_OBJS) -lpthread -lm -o $@

@@ -6,10 +6,11 @@
 #include "report_file.h"
 #include "report_memory.h"
 #include "report_policy.h"
+#include "scratch.h"
 #include "version.h"
+#include "words.h"
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -157,7 +158,7 @@ static void each_function(struct text *text, const char *metric,
 
 static int write_text(int fd, const void *context) {
   const struct config *config = ((const struct text *)context)->config;
-  struct text *text = malloc(sizeof *text); /* stacks may be small */
+  struct text *text = scratch_take(sizeof *text);
   if (!text)
     return ENOMEM;
   *text = *(const struct text *)context;
@@ -179,13 +180,13 @@ static int write_text(int fd, const void *context) {
   each_function(text, "function_launches_total", launches);
   write_counters(text);
   const int error = out_close(&text->out);
-  free(text);
+  scratch_drop(text, sizeof *text);
   return error;
 }
 
 static int replace(const struct config *config, int device, bool running) {
-  struct text *text = calloc(1, sizeof *text);
-  char *path = malloc(PATH_BYTES);
+  struct text *text = scratch_take(sizeof *text);
+  char *path = scratch_take(PATH_BYTES);
   int error = ENOMEM;
   if (text && path) {
     text->config = config;
@@ -195,18 +196,18 @@ static int replace(const struct config *config, int device, bool running) {
                 ? report_file_write(path, &(struct file_contents){write_text, text})
                 : ENAMETOOLONG;
   }
-  free(path);
-  free(text);
+  scratch_drop(path, PATH_BYTES);
+  scratch_drop(text, sizeof *text);
   return error;
 }
 
 void metrics_write(const struct config *config, int device, bool running) {
   static _Atomic bool said;
-  char shown[REPORT_FILE_SHOWN];
+  char shown[REPORT_FILE_SHOWN], reason[WORDS_BYTES];
   const int error = config->metrics ? replace(config, device, running) : 0;
   if (error && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_METRICS=%s could not be written (%s): name a file in a directory that "
                 "this process may write to",
-                report_file_shown(config->metrics, shown), strerror(error));
+                report_file_shown(config->metrics, shown), words_error(error, reason));
 }

@@ -6,6 +6,7 @@
 #include "budget.h"
 #include "cpus.h"
 #include "groups.h"
+#include "leaf.h"
 #include "replicas.h"
 #include "report.h"
 #include "report_memory.h"
@@ -327,9 +328,8 @@ void node_switched(const struct config *config) {
 }
 
 void node_finish(const struct config *config) {
-  if (!node_asked())
+  if (!node_asked() || !leaf_lock(&mutex))
     return;
-  pthread_mutex_lock(&mutex);
   look(
       config); /* what it shows stays as of its last step: by now the program has freed its state */
   pthread_mutex_unlock(&mutex);

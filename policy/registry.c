@@ -7,6 +7,7 @@
    file was cut short, whose pages would end whoever touches them: nothing mapped is touched but after a look at the file. */
 #define _GNU_SOURCE
 #include "registry.h"
+#include "leaf.h"
 #include "registry_file.h"
 #include "report_file.h"
 #include <errno.h>
@@ -259,8 +260,10 @@ void registry_forked(void) {
   mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
+/* As the process ends, a slot whose lock can't be had is left as it is: the kernel lets go of it. */
 void registry_leave(void) {
-  pthread_mutex_lock(&mutex);
+  if (!leaf_lock(&mutex))
+    return;
   if (own.file) {
     struct stat at;
     const bool ours = still_ours(&at); /* else the slot may be another's by now */
@@ -333,8 +336,9 @@ static void sum(struct registry_sums *sums, bool tidy) {
 }
 
 void registry_sum(struct registry_sums *sums) {
-  pthread_mutex_lock(&mutex);
   *sums = (struct registry_sums){0};
+  if (!leaf_lock(&mutex))
+    return;
   if (still_joined()) {
     const bool tidy = registry_file_lock(own.descriptor, REGISTRY_LEDGER_AT, true);
     sum(sums, tidy);
@@ -464,7 +468,8 @@ static size_t list_from_outside(struct registry_entry *entries, size_t most) {
 
 size_t registry_list(struct registry_entry *entries, size_t most) {
   size_t count = 0;
-  pthread_mutex_lock(&mutex);
+  if (!leaf_lock(&mutex))
+    return 0;
   if (!own.file) {
     count = list_from_outside(entries, most);
   } else if (most && still_joined()) {
@@ -476,7 +481,8 @@ size_t registry_list(struct registry_entry *entries, size_t most) {
 }
 
 uint32_t registry_changes(void) {
-  pthread_mutex_lock(&mutex);
+  if (!leaf_lock(&mutex))
+    return 0;
   const uint32_t changes =
       still_joined() ? __atomic_load_n(&own.file->header.changes, __ATOMIC_RELAXED) : 0;
   pthread_mutex_unlock(&mutex);

@@ -2,10 +2,12 @@
    meanwhile (report.schema.json). Called by the shim from any thread.
 
    Counters are atomics; one lock protects the list of reasons and the refused caller, one the texts
-   of rows, tier and budget, and nothing is called under either. */
+   of rows, tier and budget, and nothing is called under either (leaf.h). What is written at exit takes no memory of the process's allocator
+   and calls nothing that may (scratch.h): no qsort, realpath, gmtime or strerror. */
 #define _GNU_SOURCE
 #include "report.h"
 #include "json.h"
+#include "leaf.h"
 #include "report_advice.h"
 #include "report_drives.h"
 #include "report_file.h"
@@ -17,6 +19,7 @@
 #include "report_policy.h"
 #include "report_rates.h"
 #include "report_switch.h"
+#include "scratch.h"
 #include "version.h"
 #include "words.h"
 #include <errno.h>
@@ -24,7 +27,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -83,7 +85,10 @@ static void __attribute__((format(printf, 2, 0)))
 keep_reason(enum config_log least, const char *format, va_list arguments) {
   char sentence[sizeof report.reasons[0]];
   vsnprintf(sentence, sizeof sentence, format, arguments);
-  pthread_mutex_lock(&state.reasons);
+  if (!leaf_lock(&state.reasons)) {
+    report_sentence(least, sentence);
+    return;
+  }
   const unsigned count = atomic_load_explicit(&report.reason_count, memory_order_relaxed);
   bool fresh = count < REPORT_REASONS;
   for (unsigned i = 0; fresh && i < count; i++)
@@ -158,7 +163,8 @@ bool report_set(char *field, size_t bytes, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, bytes < sizeof text ? bytes : sizeof text, format, arguments);
   va_end(arguments);
-  pthread_mutex_lock(&state.rows);
+  if (!leaf_lock(&state.rows))
+    return false;
   const bool another = strcmp(field, text) != 0;
   if (another)
     memcpy(field, text, strlen(text) + 1);
@@ -167,9 +173,11 @@ bool report_set(char *field, size_t bytes, const char *format, ...) {
 }
 
 void report_get(const char *field, char *copy, size_t bytes) {
-  pthread_mutex_lock(&state.rows);
+  const bool locked = leaf_lock(&state.rows);
   memcpy(copy, field, bytes);
-  pthread_mutex_unlock(&state.rows);
+  copy[bytes - 1] = 0; /* worth reading without the lock, too, but it may be half written */
+  if (locked)
+    pthread_mutex_unlock(&state.rows);
 }
 
 /* "812 MiB", "1.50 GiB": three figures. */
@@ -429,19 +437,23 @@ void report_budget(uint64_t bytes, const char *limited_by) {
 }
 
 void report_budget_now(uint64_t *bytes, char *limited_by, size_t limited_by_bytes) {
-  pthread_mutex_lock(&state.rows);
+  const bool locked = leaf_lock(&state.rows);
   *bytes = report.budget_bytes;
-  snprintf(limited_by, limited_by_bytes, "%s", report.budget_limited_by);
-  pthread_mutex_unlock(&state.rows);
+  snprintf(limited_by, limited_by_bytes, "%.*s", (int)sizeof report.budget_limited_by - 1,
+           report.budget_limited_by);
+  if (locked)
+    pthread_mutex_unlock(&state.rows);
 }
 
 static void write_budget(struct json *json) {
   char limited_by[sizeof report.budget_limited_by];
-  pthread_mutex_lock(&state.rows);
+  const bool locked = leaf_lock(&state.rows);
   const char *tier = report.tier ? report.tier : "none";
   const uint64_t bytes = report.budget_bytes;
   memcpy(limited_by, report.budget_limited_by, sizeof limited_by);
-  pthread_mutex_unlock(&state.rows);
+  limited_by[sizeof limited_by - 1] = 0;
+  if (locked)
+    pthread_mutex_unlock(&state.rows);
   json_string(json, "tier", tier);
   json_begin(json, "budget", '{');
   json_number(json, "bytes", bytes);
@@ -449,16 +461,12 @@ static void write_budget(struct json *json) {
   json_end(json, '}');
 }
 
-/* "2031-05-04T12:00:00.250Z": now, in UTC. */
 static void write_time(struct json *json) {
   struct timespec now = {0};
-  struct tm utc = {0};
-  char text[48], seconds[32] = "";
+  char text[WORDS_BYTES];
   (void)clock_gettime(CLOCK_REALTIME, &now);
-  (void)gmtime_r(&now.tv_sec, &utc);
-  (void)strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
-  (void)snprintf(text, sizeof text, "%s.%03ldZ", seconds, now.tv_nsec / 1000000);
-  json_string(json, "written", text);
+  json_string(json, "written",
+              words_time((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000, text));
 }
 
 struct writing {
@@ -508,14 +516,14 @@ int report_write(const struct config *config, const char *path) {
   return report_file_write(path, &(struct file_contents){write_json, &writing});
 }
 
-/* Writes the file that was asked for. Its path, for the caller to free; NULL when none was, or it could not
+/* Writes the file that was asked for. Its path, for the caller to drop; NULL when none was, or it could not
  * be written: *error says why. Stacks may be small. */
 static char *write_asked_for(const struct config *config, bool final, int *error) {
   const struct writing writing = {config, final};
   *error = 0;
   if (!config->report)
     return NULL;
-  char *path = malloc(PATH_BYTES);
+  char *path = scratch_take(PATH_BYTES);
   if (!path)
     *error = ENOMEM;
   else
@@ -524,23 +532,23 @@ static char *write_asked_for(const struct config *config, bool final, int *error
                  : ENAMETOOLONG;
   if (!*error)
     return path;
-  free(path);
+  scratch_drop(path, PATH_BYTES);
   return NULL;
 }
 
 /* Once, while the program runs or at its end. */
 static void say_unwritten(const struct config *config, int error) {
-  char shown[REPORT_FILE_SHOWN];
+  char shown[REPORT_FILE_SHOWN], reason[WORDS_BYTES];
   if (error && !atomic_exchange_explicit(&state.unwritten_said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_REPORT=%s could not be written (%s): name a file in a directory that this "
                 "process may write to",
-                report_file_shown(config->report, shown), strerror(error));
+                report_file_shown(config->report, shown), words_error(error, reason));
 }
 
 void report_now(const struct config *config) {
   int error;
-  free(write_asked_for(config, false, &error));
+  scratch_drop(write_asked_for(config, false, &error), PATH_BYTES);
   say_unwritten(config, error);
 }
 
@@ -554,5 +562,5 @@ void report_finish(const struct config *config) {
   exit_line(config, path);
   report_advice_lines();
   say_unwritten(config, error);
-  free(path);
+  scratch_drop(path, PATH_BYTES);
 }

@@ -1,19 +1,20 @@
 /* See report_advice.h. Nothing is kept here but who gives advice: it is given anew for each report. */
 #include "report_advice.h"
 #include "report.h"
+#include "scratch.h"
 #include <stdatomic.h>
-#include <stdlib.h>
 
 static advice_giver *_Atomic giver;
+enum { LIST_BYTES = ADVICE_MOST * sizeof(struct advice) };
 
 void report_advice_from(advice_giver *from) {
   atomic_store_explicit(&giver, from, memory_order_release);
 }
 
-/* The caller frees the list; NULL when there is no advice, or no memory. */
+/* The caller drops the list; NULL when there is no advice, or no memory. */
 static struct advice *advice_now(bool final, size_t *count, uint64_t *state_bytes) {
   advice_giver *const give = atomic_load_explicit(&giver, memory_order_acquire);
-  struct advice *advice = give ? malloc(ADVICE_MOST * sizeof *advice) : NULL;
+  struct advice *advice = give ? scratch_take(LIST_BYTES) : NULL;
   *state_bytes = 0;
   *count = advice ? give(final, advice, state_bytes) : 0;
   return advice;
@@ -31,7 +32,7 @@ void report_advice_json(struct json *json, bool final) {
     json_end(json, '}');
   }
   json_end(json, ']');
-  free(advice);
+  scratch_drop(advice, LIST_BYTES);
 }
 
 /* Others are said by the line at exit, with its reasons, or by a line of their own when they were met. */
@@ -61,5 +62,5 @@ void report_advice_lines(void) {
       report_line(LOG_NORMAL, "advice: %s", advice[i].text);
       lines++;
     }
-  free(advice);
+  scratch_drop(advice, LIST_BYTES);
 }

@@ -1,14 +1,15 @@
-/* See report_drives.h. What isn't known is null. What was told last is kept under a lock; stacks may be small, so it is copied to the
-   heap for writing. */
+/* See report_drives.h. What isn't known is null. What was told last is kept under a lock, and written from a copy. */
 #include "report_drives.h"
+#include "leaf.h"
+#include "scratch.h"
 #include <pthread.h>
-#include <stdlib.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct report_drives told; /* no drives: nobody has */
 
 void report_drives(const struct report_drives *drives) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return;
   told = *drives;
   pthread_mutex_unlock(&lock);
 }
@@ -40,15 +41,14 @@ static void write_drive(struct json *json, const struct report_drive *drive, boo
 }
 
 void report_drives_json(struct json *json) {
-  struct report_drives *drives = malloc(sizeof *drives);
-  if (drives) {
-    pthread_mutex_lock(&lock);
+  struct report_drives *drives = scratch_take(sizeof *drives);
+  if (drives && leaf_lock(&lock)) {
     *drives = told;
     pthread_mutex_unlock(&lock);
   }
   if (!drives || !drives->count) {
     json_string(json, "drives", NULL);
-    free(drives);
+    scratch_drop(drives, sizeof *drives);
     return;
   }
   json_begin(json, "drives", '{');
@@ -70,5 +70,5 @@ void report_drives_json(struct json *json) {
     write_drive(json, &drives->drives[i], drives->steps);
   json_end(json, ']');
   json_end(json, '}');
-  free(drives);
+  scratch_drop(drives, sizeof *drives);
 }

@@ -2,6 +2,7 @@
    waits for a reader that isn't there, and nothing ends the program. */
 #define _GNU_SOURCE
 #include "report_file.h"
+#include "scratch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -104,7 +104,7 @@ static int write_named(const char *name, const struct file_contents *contents) {
 static int write_regular(const char *path, const struct file_contents *contents) {
   static _Atomic unsigned written; /* threads may write one file at the same time */
   const size_t bytes = strlen(path) + 48;
-  char *temporary = malloc(2 * bytes);
+  char *temporary = scratch_take(2 * bytes);
   if (!temporary)
     return ENOMEM;
   snprintf(temporary, bytes, "%s.%d.%u.tmp", path, (int)getpid(),
@@ -116,7 +116,43 @@ static int write_regular(const char *path, const struct file_contents *contents)
     error = errno;
     unlink(temporary);
   }
-  free(temporary);
+  scratch_drop(temporary, 2 * bytes);
+  return error;
+}
+
+/* `path`, which has room for PATH_BYTES, becomes what the link that it names leads to. False when it is none, or leads to a name that is too
+   long: *error tells. */
+static bool follow(char *path, char *link, int *error) {
+  const ssize_t length = readlink(path, link, PATH_BYTES - 1);
+  *error = length < 0 && errno != EINVAL ? errno : 0;
+  if (length < 0)
+    return false;
+  link[length] = 0;
+  const char *slash = *link == '/' ? NULL : strrchr(path, '/');
+  const size_t folder = slash ? (size_t)(slash - path) + 1 : 0;
+  if (folder + (size_t)length >= PATH_BYTES) {
+    *error = ENAMETOOLONG;
+    return false;
+  }
+  memcpy(path + folder, link, (size_t)length + 1);
+  return true;
+}
+
+/* Beside the file at the end of all links. Those in its folder's path stay: realpath would take memory. */
+static int write_target(const char *path, const struct file_contents *contents) {
+  enum { LINKS_MOST = 40 }; /* as many as the kernel follows */
+  char *target = scratch_take((size_t)2 * PATH_BYTES);
+  int error = 0, links = 0;
+  if (!target)
+    return ENOMEM;
+  memcpy(target, path, strlen(path) + 1);
+  while (links < LINKS_MOST && follow(target, target + PATH_BYTES, &error))
+    links++;
+  if (links == LINKS_MOST)
+    error = ELOOP;
+  if (!error)
+    error = write_regular(target, contents);
+  scratch_drop(target, (size_t)2 * PATH_BYTES);
   return error;
 }
 
@@ -160,10 +196,7 @@ static int put(const char *path, const struct file_contents *contents) {
   if (fd >= 0)
     return write_special(fd, contents);
   if (S_ISREG(file.st_mode)) {
-    char *target = realpath(path, NULL);
-    const int error = target ? write_regular(target, contents) : errno;
-    free(target);
-    return error;
+    return write_target(path, contents);
   }
   /* O_NONBLOCK: a FIFO that nobody reads is an error, not a wait, and so is one whose reader has stopped (out_write). */
   fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);

@@ -1,5 +1,6 @@
 /* See report_free.h. */
 #include "report_free.h"
+#include "leaf.h"
 #include <pthread.h>
 #include <stdio.h>
 
@@ -51,7 +52,8 @@ void report_free_json(struct json *json, const struct config *config) {
   json_begin(json, "devices", '[');
   for (unsigned i = 0;; i++) {
     struct told now;
-    pthread_mutex_lock(&lock);
+    if (!leaf_lock(&lock))
+      break;
     const bool more = i < told_count;
     now = told[more ? i : 0];
     pthread_mutex_unlock(&lock);

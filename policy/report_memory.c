@@ -1,8 +1,9 @@
-/* See report_memory.h. The list is kept under a lock, and written from a copy on the heap: stacks may be small. */
+/* See report_memory.h. The list is kept under a lock, and written from a copy. */
 #include "report_memory.h"
+#include "leaf.h"
 #include "report.h"
+#include "scratch.h"
 #include <pthread.h>
-#include <stdlib.h>
 
 struct sample {
   uint64_t time_ns, host_bytes, drive_bytes, state_bytes, device_used_bytes;
@@ -61,7 +62,8 @@ uint64_t report_memory_sample(uint64_t now_ns, bool last) {
       .state_bytes = report_memory_state_now()};
   sample.device_known = report_memory_device_now(&sample.device_used_bytes, &total);
   uint64_t wait_ns = UINT64_MAX;
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return wait_ns;
   if (series.begun) {
     if (now_ns >= series.next_ns || last) {
       if (series.count == REPORT_MEMORY_SAMPLES)
@@ -78,9 +80,8 @@ uint64_t report_memory_sample(uint64_t now_ns, bool last) {
 
 void report_memory_json(struct json *json) {
   uint64_t used, total;
-  struct series *copy = malloc(sizeof *copy);
-  if (copy) {
-    pthread_mutex_lock(&lock);
+  struct series *copy = scratch_take(sizeof *copy);
+  if (copy && leaf_lock(&lock)) {
     *copy = series;
     pthread_mutex_unlock(&lock);
   }
@@ -106,7 +107,7 @@ void report_memory_json(struct json *json) {
   }
   json_end(json, ']');
   json_end(json, '}');
-  free(copy);
+  scratch_drop(copy, sizeof *copy);
 }
 
 void report_memory_forget(void) {

@@ -1,13 +1,15 @@
 /* See report_node.h. What isn't known is null, or an empty list. */
 #include "report_node.h"
+#include "leaf.h"
+#include "scratch.h"
 #include <pthread.h>
-#include <stdlib.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
 static struct report_node told;
 
 void report_node(const struct report_node *node) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return;
   told = *node;
   pthread_mutex_unlock(&lock);
 }
@@ -49,14 +51,15 @@ static void write_rank(struct json *json, const struct registry_entry *rank, boo
 }
 
 void report_node_json(struct json *json, const struct config *config) {
-  struct report_node *node = malloc(sizeof *node); /* stacks may be small */
+  struct report_node *node = scratch_take(sizeof *node);
   if (!node) {
     json_string(json, "node", NULL);
     return;
   }
-  pthread_mutex_lock(&lock);
-  *node = told;
-  pthread_mutex_unlock(&lock);
+  if (leaf_lock(&lock)) {
+    *node = told;
+    pthread_mutex_unlock(&lock);
+  }
   json_begin(json, "node", '{');
   json_string(json, "launcher", config->ranks.launcher);
   json_number_or_null(json, "local_rank", config->ranks.local_rank >= 0,
@@ -80,5 +83,5 @@ void report_node_json(struct json *json, const struct config *config) {
     write_rank(json, &node->ranks[i], node->live[i]);
   json_end(json, ']');
   json_end(json, '}');
-  free(node);
+  scratch_drop(node, sizeof *node);
 }

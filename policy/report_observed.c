@@ -1,5 +1,6 @@
 /* See report_observed.h. */
 #include "report_observed.h"
+#include "leaf.h"
 #include "words.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -15,9 +16,11 @@ void report_observed(const struct report_observed *now) {
 }
 
 static struct report_observed now(void) {
-  pthread_mutex_lock(&lock);
-  const struct report_observed copy = told;
-  pthread_mutex_unlock(&lock);
+  struct report_observed copy = {0};
+  if (leaf_lock(&lock)) {
+    copy = told;
+    pthread_mutex_unlock(&lock);
+  }
   return copy;
 }
 

@@ -1,33 +1,35 @@
-/* See report_policy.h. Stacks may be small, so what is written is copied to the heap, a function at a time. */
+/* See report_policy.h. What is written is copied first, a function at a time. Rows are static: the last word about one comes at exit. */
 #include "report_policy.h"
+#include "leaf.h"
+#include "scratch.h"
+#include "sort.h"
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct report_policy *policies[REPORT_POLICIES];
+static struct report_policy policies[REPORT_POLICIES];
+static bool told[REPORT_POLICIES];
 static struct report_step steps[REPORT_STEPS];
 static uint64_t step_count;
 
 void report_policy(unsigned row, const struct report_policy *policy) {
-  if (row >= REPORT_POLICIES)
+  if (row >= REPORT_POLICIES || !leaf_lock(&lock))
     return;
-  pthread_mutex_lock(&lock);
-  if (!policies[row])
-    policies[row] = malloc(sizeof *policies[row]);
-  if (policies[row])
-    *policies[row] = *policy;
+  policies[row] = *policy;
+  told[row] = true;
   pthread_mutex_unlock(&lock);
 }
 
 void report_step(const struct report_step *step) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return;
   steps[step_count++ % REPORT_STEPS] = *step;
   pthread_mutex_unlock(&lock);
 }
 
 bool report_step_last(struct report_step *step) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return false;
   const bool any = step_count != 0;
   if (any)
     *step = steps[(step_count - 1) % REPORT_STEPS];
@@ -37,10 +39,7 @@ bool report_step_last(struct report_step *step) {
 
 void report_policy_forget(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-  for (unsigned i = 0; i < REPORT_POLICIES; i++) {
-    free(policies[i]);
-    policies[i] = NULL;
-  }
+  memset(told, 0, sizeof told);
   step_count = 0;
 }
 
@@ -94,16 +93,17 @@ static void write_policy(struct json *json, const struct report_policy *policy) 
 
 /* False where there is no such row. */
 static bool copy_policy(unsigned row, struct report_policy *copy) {
-  pthread_mutex_lock(&lock);
-  const bool told = policies[row] != NULL;
-  if (told)
-    *copy = *policies[row];
+  if (!leaf_lock(&lock))
+    return false;
+  const bool there = told[row];
+  if (there)
+    *copy = policies[row];
   pthread_mutex_unlock(&lock);
-  return told;
+  return there;
 }
 
 void report_policy_json(struct json *json) {
-  struct report_policy *copy = malloc(sizeof *copy);
+  struct report_policy *copy = scratch_take(sizeof *copy);
   json_begin(json, "policy", '{');
   json_begin(json, "functions", '[');
   for (unsigned row = 0; copy && row < REPORT_POLICIES; row++)
@@ -111,7 +111,7 @@ void report_policy_json(struct json *json) {
       write_policy(json, copy);
   json_end(json, ']');
   json_end(json, '}');
-  free(copy);
+  scratch_drop(copy, sizeof *copy);
 }
 
 /* ---- "steps" ---- */
@@ -151,7 +151,7 @@ static void write_median(struct json *json, const char *key, const struct report
   for (unsigned i = 0; i < count; i++)
     if (known(&kept[i]))
       values[n++] = value(&kept[i]);
-  qsort(values, n, sizeof *values, by_size);
+  sort_in_place(values, n, sizeof *values, by_size);
   json_number_or_null(json, key, n, n ? values[n / 2] : 0);
 }
 
@@ -171,11 +171,10 @@ static void write_step(struct json *json, const struct report_step *step) {
 }
 
 void report_steps_json(struct json *json) {
-  struct report_step *kept = malloc(sizeof steps);
+  struct report_step *kept = scratch_take(sizeof steps);
   uint64_t count = 0;
   unsigned n = 0;
-  if (kept) {
-    pthread_mutex_lock(&lock);
+  if (kept && leaf_lock(&lock)) {
     count = step_count;
     n = count < REPORT_STEPS ? (unsigned)count : REPORT_STEPS;
     for (unsigned i = 0; i < n; i++)
@@ -192,5 +191,5 @@ void report_steps_json(struct json *json) {
     write_step(json, &kept[i]);
   json_end(json, ']');
   json_end(json, '}');
-  free(kept);
+  scratch_drop(kept, sizeof steps);
 }

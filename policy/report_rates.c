@@ -1,5 +1,6 @@
 /* See report_rates.h. Rates are whole numbers of bytes or elements a second, `launch` nanoseconds; what isn't known is null. */
 #include "report_rates.h"
+#include "leaf.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,10 @@ static void rate(struct json *json, const char *name, double value) {
 }
 
 void report_rates_json(struct json *json) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock)) {
+    json_string(json, "rates", NULL);
+    return;
+  }
   const bool known = told.known;
   const int device = told.device;
   const struct rates rates = told.rates;

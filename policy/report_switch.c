@@ -1,5 +1,6 @@
 /* See report_switch.h. Signal and number are written from the beginning, so that whoever wants to use it finds them. */
 #include "report_switch.h"
+#include "leaf.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -17,9 +18,11 @@ void report_switch(const struct report_switch *now) {
 }
 
 struct report_switch report_switch_now(void) {
-  pthread_mutex_lock(&lock);
-  const struct report_switch now = told;
-  pthread_mutex_unlock(&lock);
+  struct report_switch now = {0};
+  if (leaf_lock(&lock)) {
+    now = told;
+    pthread_mutex_unlock(&lock);
+  }
   return now;
 }
 
@@ -40,12 +43,14 @@ void report_switch_forget(void) {
 void report_switch_json(struct json *json, const struct config *config) {
   char name[SIGNAL_NAME_BYTES];
   const struct report_switch now = report_switch_now();
-  pthread_mutex_lock(&lock);
-  const bool watched = handler.watched;
+  const bool locked = leaf_lock(&lock);
+  const bool watched = locked && handler.watched;
   const char *why = !config->switch_signal ? "OFFLOAD_SIGNAL=none"
+                    : !locked              ? "not known: the process ended while it was written"
                     : !handler.known       ? "no step of a known optimizer was launched yet"
                                            : handler.why;
-  pthread_mutex_unlock(&lock);
+  if (locked)
+    pthread_mutex_unlock(&lock);
   json_begin(json, "switch", '{');
   json_string(json, "signal", config_signal_name(config->switch_signal, name));
   json_number(json, "number", (uint64_t)config->switch_signal);

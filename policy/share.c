@@ -5,6 +5,7 @@
    Claims are made in portions, and what isn't used of them is given back at the end of a step, so that a rank with little leaves room. */
 #include "share.h"
 #include "budget.h"
+#include "leaf.h"
 #include "node.h"
 #include "ranks.h"
 #include "registry.h"
@@ -284,7 +285,9 @@ void share_settle(void) {
 }
 
 void share_figures(struct share_figures *figures) {
-  pthread_mutex_lock(&mutex);
+  *figures = (struct share_figures){0};
+  if (!leaf_lock(&mutex))
+    return;
   *figures = (struct share_figures){
       .measured = own.measured,
       .state_bytes = own.state,

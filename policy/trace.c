@@ -1,10 +1,14 @@
 /* See trace.h. One lock protects the ring; it is held for a span or a copy of all, never while something is written. */
 #define _GNU_SOURCE
 #include "trace.h"
+#include "leaf.h"
 #include "out.h"
 #include "report.h"
 #include "report_file.h"
+#include "scratch.h"
+#include "sort.h"
 #include "version.h"
+#include "words.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +17,7 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096, LANES = 64, DEVICE_TRACKS = 1000 };
+enum { SPANS_BYTES = TRACE_SPANS * sizeof(struct trace_span) };
 
 _Atomic bool trace_started;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -39,9 +44,8 @@ bool trace_start(void) {
 }
 
 void trace_add(const struct trace_span *span) {
-  if (!trace_on())
+  if (!trace_on() || !leaf_lock(&lock))
     return;
-  pthread_mutex_lock(&lock);
   struct trace_span *place = &ring[added++ % TRACE_SPANS];
   *place = *span;
   if (place->end_ns < place->begin_ns)
@@ -50,7 +54,8 @@ void trace_add(const struct trace_span *span) {
 }
 
 void trace_lost(uint64_t spans) {
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return;
   lost += spans;
   pthread_mutex_unlock(&lock);
 }
@@ -68,13 +73,18 @@ static int track_device(const struct trace_span *span) {
   return tracks[span->track].of == DEVICE ? span->device : -1;
 }
 
-/* By track, then by time. */
+/* By track, then by time; whatever differs decides, so that the file is the same each time. */
 static int order(const void *one, const void *other) {
   const struct trace_span *a = one, *b = other;
   const int by_device = track_device(a) - track_device(b), by_track = (int)a->track - (int)b->track;
   if (by_device || by_track)
     return by_device ? by_device : by_track;
-  return a->begin_ns < b->begin_ns ? -1 : a->begin_ns > b->begin_ns;
+  const uint64_t left[] = {a->begin_ns, a->end_ns, a->step, a->bytes, a->elements},
+                 right[] = {b->begin_ns, b->end_ns, b->step, b->bytes, b->elements};
+  for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+    if (left[i] != right[i])
+      return left[i] < right[i] ? -1 : 1;
+  return strcmp(a->name, b->name);
 }
 
 static unsigned thread_of(const struct trace_span *span, unsigned lane) {
@@ -160,24 +170,23 @@ static int write_picture(int fd, const void *context) {
   return out_close(&picture->out);
 }
 
-/* A copy of what is in the ring, in order. False without memory. */
+/* A copy of what is in the ring, in order. False without memory, or when it can't be had any more. */
 static bool take_picture(struct picture *picture) {
-  picture->spans = malloc(TRACE_SPANS * sizeof *picture->spans);
-  if (!picture->spans)
+  picture->spans = scratch_take(SPANS_BYTES);
+  if (!picture->spans || !leaf_lock(&lock))
     return false;
-  pthread_mutex_lock(&lock);
   picture->count = added < TRACE_SPANS ? added : TRACE_SPANS;
   picture->dropped = added - picture->count;
   picture->lost = lost;
   memcpy(picture->spans, ring, picture->count * sizeof *ring);
   pthread_mutex_unlock(&lock);
-  qsort(picture->spans, picture->count, sizeof *picture->spans, order);
+  sort_in_place(picture->spans, picture->count, sizeof *picture->spans, order);
   return true;
 }
 
 static int replace(const struct config *config) {
-  struct picture *picture = calloc(1, sizeof *picture);
-  char *path = malloc(PATH_BYTES);
+  struct picture *picture = scratch_take(sizeof *picture);
+  char *path = scratch_take(PATH_BYTES);
   int error = ENOMEM;
   if (picture && path && take_picture(picture)) {
     picture->config = config;
@@ -186,19 +195,19 @@ static int replace(const struct config *config) {
                 : ENAMETOOLONG;
   }
   if (picture)
-    free(picture->spans);
-  free(picture);
-  free(path);
+    scratch_drop(picture->spans, SPANS_BYTES);
+  scratch_drop(picture, sizeof *picture);
+  scratch_drop(path, PATH_BYTES);
   return error;
 }
 
 void trace_write(const struct config *config) {
   static _Atomic bool said;
-  char shown[REPORT_FILE_SHOWN];
+  char shown[REPORT_FILE_SHOWN], reason[WORDS_BYTES];
   const int error = config->trace && trace_on() ? replace(config) : 0;
   if (error && !atomic_exchange_explicit(&said, true, memory_order_relaxed))
     report_line(LOG_QUIET,
                 "OFFLOAD_TRACE=%s could not be written (%s): name a file in a directory that "
                 "this process may write to",
-                report_file_shown(config->trace, shown), strerror(error));
+                report_file_shown(config->trace, shown), words_error(error, reason));
 }

@@ -1,5 +1,6 @@
 /* See words.h. */
 #include "words.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,6 +74,54 @@ const char *words_rate(double bytes_per_second, char text[WORDS_BYTES]) {
 
 const char *words_share(double share, char text[WORDS_BYTES]) {
   return number(share * 100, share >= 0.09995 ? 0 : 1, "%", text);
+}
+
+const char *words_time(uint64_t ms, char text[WORDS_BYTES]) {
+  enum { DAY_S = 86400, ERA_DAYS = 146097, BEFORE_1970 = 719468 };
+  const uint64_t seconds = ms / 1000, days = seconds / DAY_S + BEFORE_1970; /* since March 1, 0 */
+  const uint64_t era = days / ERA_DAYS, day_of_era = days % ERA_DAYS;
+  const uint64_t year_of_era =
+      (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / (ERA_DAYS - 1)) / 365;
+  const uint64_t day_of_year =
+      day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+  const uint64_t from_march = (5 * day_of_year + 2) / 153; /* 0: March */
+  const unsigned month = (unsigned)(from_march < 10 ? from_march + 3 : from_march - 9),
+                 day = (unsigned)(day_of_year - (153 * from_march + 2) / 5 + 1),
+                 of_day = (unsigned)(seconds % DAY_S);
+  const unsigned year = (unsigned)((era * 400 + year_of_era + (month <= 2)) % 10000);
+  snprintf(text, WORDS_BYTES, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", year, month % 100, day % 100,
+           of_day / 3600, of_day / 60 % 60, of_day % 60, (unsigned)(ms % 1000));
+  return text;
+}
+
+const char *words_error(int error, char text[WORDS_BYTES]) {
+  static const struct {
+    int error;
+    const char *words;
+  } known[] = {{EPERM, "Operation not permitted"},
+               {ENOENT, "No such file or directory"},
+               {EIO, "Input/output error"},
+               {ENXIO, "No such device or address"},
+               {EAGAIN, "Resource temporarily unavailable"},
+               {ENOMEM, "Cannot allocate memory"},
+               {EACCES, "Permission denied"},
+               {ENOTDIR, "Not a directory"},
+               {EISDIR, "Is a directory"},
+               {EMFILE, "Too many open files"},
+               {ENFILE, "Too many open files in system"},
+               {EFBIG, "File too large"},
+               {ENOSPC, "No space left on device"},
+               {EROFS, "Read-only file system"},
+               {EPIPE, "Broken pipe"},
+               {ENAMETOOLONG, "File name too long"},
+               {ELOOP, "Too many levels of symbolic links"},
+               {EDQUOT, "Disk quota exceeded"},
+               {ESTALE, "Stale file handle"}};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i].error == error)
+      return known[i].words;
+  snprintf(text, WORDS_BYTES, "error %d", error);
+  return text;
 }
 
 size_t words_character(const char *text) {

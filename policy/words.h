@@ -15,6 +15,10 @@ const char *words_seconds(double seconds, char text[WORDS_BYTES]);
 const char *words_count(uint64_t count, char text[WORDS_BYTES]);
 /* "24.1 GB/s" of 10^9 bytes, as links and drives are told. */
 const char *words_rate(double bytes_per_second, char text[WORDS_BYTES]);
+/* "2031-05-04T12:00:00.250Z", in UTC: of milliseconds since 1970. gmtime_r and strftime may read files of time zones. */
+const char *words_time(uint64_t ms, char text[WORDS_BYTES]);
+/* An errno in strerror's words, which without a locale are the same: those of writing a file; "error 5" for others. */
+const char *words_error(int error, char text[WORDS_BYTES]);
 /* "3.6 %". */
 const char *words_share(double share, char text[WORDS_BYTES]);
 

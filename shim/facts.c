@@ -3,6 +3,7 @@
 #include "facts.h"
 #include "../nvme/clock.h"
 #include "../policy/advice.h"
+#include "../policy/leaf.h"
 #include "../policy/node.h"
 #include "../policy/ranks.h"
 #include "../policy/report.h"
@@ -114,9 +115,11 @@ static bool on_wsl(void) {
 /* What the step moves and costs, as far as that is worth a word. */
 static void add_costs(struct advice_facts *facts) {
   const struct config *config = process_config();
-  pthread_mutex_lock(&lock);
-  const struct step_seen last = seen;
-  pthread_mutex_unlock(&lock);
+  struct step_seen last = {0};
+  if (leaf_lock(&lock)) {
+    last = seen;
+    pthread_mutex_unlock(&lock);
+  }
   const struct cost_input *input = &last.choice.input;
   const double state = input->elements * input->family.state;
   facts->state_bytes = last.state_bytes;

@@ -4,6 +4,7 @@
    tensor named first to the next are those of a step; the largest such sum is told. */
 #define _GNU_SOURCE
 #include "foreign.h"
+#include "../policy/leaf.h"
 #include "../policy/report.h"
 #include "driver.h"
 #include "foreach.h"
@@ -239,7 +240,8 @@ void foreign_launch(const struct foreign *foreign, const struct launch *launch) 
 void foreign_facts(uint64_t *foreach_bytes, const char **name, uint64_t *bytes) {
   *foreach_bytes = *bytes = 0;
   *name = NULL;
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return;
   for (size_t i = 0; i < KINDS; i++) {
     const struct seen *seen = &seen_of[i];
     /* Allocations hold parameters and gradients, too. */

@@ -10,6 +10,6 @@ void enqueue_lock(void);
 void enqueue_unlock(void);
 
 /* For the process's exit, which must not wait for ever: a signal's handler may have called exit on
-   top of a thread that holds the lock. False when it was not to be had within so many seconds. */
+   top of a thread that holds the lock. False when it was not to be had within so many seconds, and at once when this thread holds it. */
 bool enqueue_lock_within(int seconds);
 #endif

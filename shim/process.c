@@ -6,6 +6,7 @@
    loads. */
 #define _GNU_SOURCE
 #include "process.h"
+#include "../policy/leaf.h"
 #include "../policy/node.h"
 #include "../policy/offload.h"
 #include "../policy/report.h"
@@ -19,6 +20,7 @@
 #include "wear.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,15 +69,40 @@ static void in_child(void) {
   node_forked();
 }
 
-/* Children that leave through exit run this too, and must not write their parent's report. One in a
+/* Whether exit may have been called by a signal's handler, on top of anything: of the driver's calls and of malloc, too, whose locks this
+   very thread then holds. While a handler runs, its signal is blocked; one that asked for that not to be (SA_NODEFER) is seen on a
+   stack of its own alone. */
+static bool in_handler(void) {
+  enum { SIGNALS = 64 };
+  sigset_t blocked;
+  stack_t stack;
+  if (sigaltstack(NULL, &stack) == 0 && stack.ss_flags & SS_ONSTACK)
+    return true;
+  if (pthread_sigmask(SIG_SETMASK, NULL, &blocked))
+    return false;
+  for (int number = 1; number <= SIGNALS; number++) {
+    struct sigaction action;
+    if (sigismember(&blocked, number) == 1 && sigaction(number, NULL, &action) == 0 &&
+        (action.sa_flags & SA_SIGINFO ||
+         (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)))
+      return true;
+  }
+  return false;
+}
+
+/* What happens here takes nothing of the process's allocator in a handler, where drives aren't asked and the driver isn't either
+   (scratch.h, leaf.h). Children that leave through exit run this too, and must not write their parent's report. One in a
    pid namespace of its own may have its parent's number, but not its page; one that shares our
    memory (vfork) has the page, but not the number. */
 static void at_exit(void) {
   if (atomic_load_explicit(&owner, memory_order_relaxed) != getpid() || !process_started_here())
     return;
   (void)stop();
-  step_finish();
-  wear_report();
+  leaf_ending();
+  const bool handler = in_handler();
+  step_finish(handler);
+  if (!handler)
+    wear_report();
   node_finish(&settings);
   record_finish();
   report_finish(&settings);

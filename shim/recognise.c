@@ -3,6 +3,7 @@
    under a reader. Launches are read in arguments.c. */
 #define _GNU_SOURCE
 #include "recognise.h"
+#include "../policy/leaf.h"
 #include "driver.h"
 #include "foreign.h"
 #include "image.h"
@@ -368,7 +369,8 @@ void recognise_forget(void) {
 }
 
 void recognise_each(void (*visit)(struct function *, void *), void *context) {
-  pthread_mutex_lock(&table_lock);
+  if (!leaf_lock(&table_lock))
+    return;
   const unsigned count = function_count;
   pthread_mutex_unlock(&table_lock);
   for (unsigned i = 0; i < count; i++)

@@ -1,5 +1,5 @@
 /* See record.h. The thread sleeps on a word (futex) that record_finish changes: exit may come by a signal's handler, on top of anything,
-   so no lock is between the two. */
+   so no lock is between the two, and nobody joins the thread: freeing its stack may take the allocator's lock. */
 #define _GNU_SOURCE
 #include "record.h"
 #include "../nvme/clock.h"
@@ -32,7 +32,6 @@ static const uint64_t end_ns = 2 * second_ns;
 enum { UNDECIDED, NOTHING, RUNNING };
 static _Atomic int recording;         /* written under the enqueue lock */
 static _Atomic uint32_t ending, done; /* words that are slept on */
-static pthread_t thread;              /* once it is RUNNING */
 static uint64_t device_noted_ns;      /* under the enqueue lock */
 static bool device_shown;             /* the same */
 static _Atomic int device = -1;       /* that stepped first */
@@ -108,10 +107,12 @@ static void *work(void *unused) {
 /* Signals are the program's: the thread inherits that all are blocked. */
 static bool start(void) {
   sigset_t all, before;
+  pthread_t thread;
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes))
     return false;
   (void)pthread_attr_setstacksize(&attributes, STACK_BYTES); /* too small here: the default then */
+  (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int error = pthread_create(&thread, &attributes, work, NULL);
@@ -178,13 +179,10 @@ static void stop(void) {
   for (uint64_t end = clock_now_ns() + end_ns, now;
        !atomic_load_explicit(&done, memory_order_acquire) && (now = clock_now_ns()) < end;)
     sleep_on(&done, end - now);
-  if (atomic_load_explicit(&done, memory_order_acquire))
-    pthread_join(thread, NULL);
   (void)report_memory_sample(clock_now_ns(), true);
 }
 
 void record_finish(void) {
-  /* acquire: `thread` is there */
   if (atomic_load_explicit(&recording, memory_order_acquire) == RUNNING)
     stop();
   metrics_write(process_config(), atomic_load_explicit(&device, memory_order_relaxed), false);

@@ -496,6 +496,15 @@ void ring_drain(struct ring *ring, const char *what) {
   worker_fail(ring->worker);
 }
 
+void ring_leave(struct ring *ring, bool whole) {
+  const uint64_t limit_ns = 4000000000;
+  if (!ring->worker || (whole && worker_wait_idle(ring->worker, limit_ns)))
+    return;
+  report_line(LOG_NORMAL, "a signal's handler ends the process while optimizer steps are still in "
+                          "flight: they end as failed");
+  worker_fail(ring->worker);
+}
+
 void ring_forget(CUcontext context, bool gone) {
   for (unsigned i = 0; i < CONTEXTS_MOST; i++) {
     struct ring *ring = rings[i];

@@ -162,6 +162,8 @@ struct ring_slot *ring_next(struct ring *);
 /* Waits for the worker, at most 10 seconds and not at all for a GPU that is lost; then lets what is
    in flight end as failed, with a line that begins with `what`. */
 void ring_drain(struct ring *, const char *what);
+/* The same for an exit in a signal's handler: neither the driver is asked nor, if a step isn't `whole`, the worker waited for. */
+void ring_leave(struct ring *, bool whole);
 
 /* Waits as long for the worker, too, and lets what is in flight end as failed on a GPU that is lost;
    else it goes on. For a context that may end or not: with a lost one goes the memory in which the

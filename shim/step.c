@@ -640,6 +640,10 @@ static void finish_ring(struct ring *ring, void *unused) {
   ring_drain(ring, "the process");
 }
 
+static void leave_ring(struct ring *ring, void *whole) {
+  ring_leave(ring, *(const bool *)whole);
+}
+
 /* A refusal after which nothing was launched any more is still missing from its row. */
 static void note_refusal(struct function *function, void *unused) {
   (void)unused;
@@ -648,12 +652,16 @@ static void note_refusal(struct function *function, void *unused) {
       report_set(function->row->why, sizeof function->row->why, "%s", proof_refused);
 }
 
-void step_finish(void) {
-  /* Another thread may be in the middle of a step: what it has handed over needs the rest of it. */
-  const bool locked = enqueue_lock_within(1);
-  ring_each(finish_ring, NULL);
+void step_finish(bool handler) {
+  /* Another thread may be in the middle of a step: what it has handed over needs the rest of it. So does this one's, which a handler has
+     interrupted for good. */
+  bool locked = enqueue_lock_within(1);
+  if (handler)
+    ring_each(leave_ring, &locked);
+  else
+    ring_each(finish_ring, NULL);
   if (locked) {
-    timeline_finish();
+    timeline_finish(!handler);
     choose_finish();
     enqueue_unlock();
   }

@@ -41,6 +41,7 @@ bool step_adam_seen(void);
    moment. Bytes freed. Takes the enqueue lock. */
 size_t step_give_back(void);
 
-/* The process exits: bounded wait for what is in flight, then releases it as failed. */
-void step_finish(void);
+/* The process exits: bounded wait for what is in flight, then releases it as failed. `handler`: exit may have been called on top of a call of the
+   driver, which then isn't asked. */
+void step_finish(bool handler);
 #endif

@@ -3,6 +3,7 @@
    The budget is this rank's share of the node's (policy/share.h), and the process's devices share it: whoever comes first takes what it
    needs, but for a part of equal size that is kept for each device that steps and hasn't moved its state yet. */
 #include "tier.h"
+#include "../policy/leaf.h"
 #include "../policy/report.h"
 #include "../policy/share.h"
 #include "cancel.h"
@@ -69,9 +70,11 @@ reserved:
 static struct tier_refusal refusal; /* under the mutex */
 
 struct tier_refusal tier_refused(void) {
-  pthread_mutex_lock(&mutex);
-  const struct tier_refusal now = refusal;
-  pthread_mutex_unlock(&mutex);
+  struct tier_refusal now = {0};
+  if (leaf_lock(&mutex)) {
+    now = refusal;
+    pthread_mutex_unlock(&mutex);
+  }
   return now;
 }
 

@@ -199,15 +199,16 @@ void timeline_end(struct timing *timing, CUstream stream, enum trace_track track
   timing->ended = driver.cuEventRecord(timing->end, stream) == CUDA_SUCCESS;
 }
 
-void timeline_finish(void) {
+void timeline_finish(bool ask) {
   const uint64_t until = clock_now_ns() + end_ns;
   const struct timespec nap = {.tv_nsec = 1000000};
   for (unsigned i = 0; i < CONTEXTS; i++) {
     struct timeline *timeline = timelines[i];
     if (!timeline)
       continue;
-    collect(timeline);
-    while (timeline->head != timeline->tail && clock_now_ns() < until) {
+    if (ask)
+      collect(timeline);
+    while (ask && timeline->head != timeline->tail && clock_now_ns() < until) {
       if (!timeline->anchors[timeline->anchor].set)
         set_anchor(timeline);
       (void)nanosleep(&nap, NULL);

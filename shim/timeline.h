@@ -5,6 +5,7 @@
 #define OFFLOAD_TIMELINE_H
 #include "../policy/trace.h"
 #include <cuda.h>
+#include <stdbool.h>
 
 struct timing;
 
@@ -21,8 +22,8 @@ struct timing *timeline_begin(CUcontext context, CUstream stream);
 void timeline_end(struct timing *, CUstream stream, enum trace_track, const char *name,
                   uint64_t bytes, uint64_t elements);
 
-/* The process ends: what is done is kept, after a moment's wait for the rest. */
-void timeline_finish(void);
+/* The process ends: what is done is kept, after a moment's wait for the rest. Where the driver may not be asked, the rest is lost. */
+void timeline_finish(bool ask);
 /* The context ends, or is `gone` with its events: what is done is kept if these can still be asked. */
 void timeline_forget(CUcontext context, bool gone);
 #endif

@@ -4,6 +4,7 @@
    the rest. */
 #include "unknown.h"
 #include "../nvme/clock.h"
+#include "../policy/leaf.h"
 #include "image.h"
 #include "pressure.h"
 #include "process.h"
@@ -381,7 +382,8 @@ void unknown_look_again(void) {
 
 bool unknown_found(struct unknown_found *found) {
   *found = (struct unknown_found){0};
-  pthread_mutex_lock(&lock);
+  if (!leaf_lock(&lock))
+    return false;
   for (size_t i = 0; i < name_count; i++) {
     struct unknown_found sum = {.name = names[i].name};
     for (size_t k = 0; k < RECORDS_MOST; k++)

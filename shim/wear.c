@@ -5,11 +5,11 @@
 #include "../nvme/clock.h"
 #include "../nvme/endurance.h"
 #include "../policy/report.h"
+#include "../policy/scratch.h"
 #include "cancel.h"
 #include "process.h"
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 _Static_assert(REPORT_DRIVES >= (int)STORE_DIRECTORIES_MOST,
                "the report has room for every directory");
@@ -78,13 +78,13 @@ static void tell_drive(struct store *store, unsigned i, struct report_drives *dr
 
 /* What the report says of drives, from now on; drives are asked only when `ask`, else their last answers count. */
 static void tell(bool ask) {
-  struct report_drives *drives = calloc(1, sizeof *drives);
+  struct report_drives *drives = scratch_take(sizeof *drives);
   uint64_t device;
   pthread_mutex_lock(&lock);
   struct store *store = wear.store;
   pthread_mutex_unlock(&lock);
   if (!drives || !store) {
-    free(drives);
+    scratch_drop(drives, sizeof *drives);
     return;
   }
   const struct store_stats stats = store_stats(store);
@@ -110,7 +110,7 @@ static void tell(bool ask) {
     tell_drive(store, i, drives);
   pthread_mutex_unlock(&lock);
   report_drives(drives);
-  free(drives);
+  scratch_drop(drives, sizeof *drives);
 }
 
 void wear_report(void) {

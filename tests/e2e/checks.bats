@@ -168,16 +168,23 @@ locks_refused() {
   locks_refused 'takes locked.c:a under locked.c:a' \
     'static void in(void) { pthread_mutex_lock(&a); pthread_mutex_unlock(&a); }
      void f(void) { pthread_mutex_lock(&a); in(); pthread_mutex_unlock(&a); }'
+  locks_refused 'takes locked.c:b under locked.c:a, and elsewhere the other way round' \
+    'int leaf_lock(pthread_mutex_t *);
+     void f(void) { if (!leaf_lock(&a)) return; pthread_mutex_lock(&b); pthread_mutex_unlock(&b); pthread_mutex_unlock(&a); }
+     void g(void) { pthread_mutex_lock(&b); int had = leaf_lock(&a); if (had) pthread_mutex_unlock(&a); pthread_mutex_unlock(&b); }'
+  locks_refused 'takes locked.c:a under locked.c:a' \
+    'int leaf_lock(pthread_mutex_t *); void f(void) { if (!leaf_lock(&a)) return; pthread_mutex_lock(&a); pthread_mutex_unlock(&a); }'
   locks_refused 'the thread locked.c:work reaches the driver or the loader: locked.c:work > locked.c:in: a call through the driver' \
     'static void in(void) { driver.cuMemUnmap(0, 0); }
      static void *work(void *x) { pthread_mutex_lock(&a); pthread_mutex_unlock(&a); in(); return x; }
      int f(pthread_t *t) { return pthread_create(t, NULL, work, NULL); }'
   locks_refused 'no lock was found' 'int f(void) { return driver.cuMemUnmap(0, 0); }'
 
-  locked 'static int pure(int x) { return x; }
+  locked 'static int pure(int x) { return x; } int leaf_lock(pthread_mutex_t *);
+    static int tried(int x) { if (!leaf_lock(&a)) return x; x++; pthread_mutex_unlock(&a); return x; }
     static int each(int (*call)(int)) { pthread_mutex_lock(&a); int r = call(1); pthread_mutex_unlock(&a); return r; }
     int f(int x) { pthread_mutex_lock(&b); if (!x) { pthread_mutex_unlock(&b); return driver.cuMemUnmap(1, 1); }
-      x = each(pure); pthread_mutex_unlock(&b); return x + driver.cuMemUnmap(0, 0); }
+      x = each(pure); pthread_mutex_unlock(&b); return tried(x) + driver.cuMemUnmap(0, 0); }
     struct adam_api { unsigned char (*byte)(void); } *api;
     void store(unsigned char *to) { *to = api->byte(); *to = (unsigned char)(*to + 1); }'
   run timeout 60 "$GUARDS/locks" ir -- locked.c

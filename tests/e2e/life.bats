@@ -31,12 +31,15 @@ plainly() {
 }
 
 # preloaded MODE PROGRAM WORDS...: with it, to with.out, with.err and report.json; its status in $offloaded_status. The CPU
-# step is slow, so that steps are in flight when something happens.
+# step is slow, so that steps are in flight when something happens. `sim_report` is empty where a handler may end the process on top of
+# malloc, which the simulator asks for room for its own report.
 preloaded() {
+  local without_sim_report=()
+  [ -n "${sim_report-sim.json}" ] || without_sim_report=(env -u GPUSIM_REPORT)
   offloaded_status=0
   rm -f report*.json sim.json
   OFFLOAD_STEP=$1 OFFLOAD_REPORT=${report_path:-report.json} GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_MS=${lag:-3} \
-    LD_PRELOAD=$LIBOFFLOAD timeout 60 "$SIM" "$PROGRAMS/$2" "$KERNEL" "${@:3}" 2>with.err | cat >with.out || offloaded_status=$?
+    LD_PRELOAD=$LIBOFFLOAD timeout 60 "${without_sim_report[@]}" "$SIM" "$PROGRAMS/$2" "$KERNEL" "${@:3}" 2>with.err | cat >with.out || offloaded_status=$?
 }
 
 # said COUNT: on standard error stand the lines that COUNT processes write, one when they move state and one at their end,
@@ -287,9 +290,54 @@ loaders() {
   plainly ends exit-in-step
   for mode in cpu stream; do
     SECONDS=0
-    preloaded $mode ends exit-in-step
+    sim_report="" preloaded $mode ends exit-in-step
     same
     [ "$SECONDS" -lt 30 ]
+  done
+}
+
+# ended_in_allocator MODE: the program's handler called exit on top of malloc. Everything is written, and nothing asked for memory.
+ended_in_allocator() {
+  stepped "$1" && same || return 1
+  if [ "$(report '.final')" != true ] || [ "$(grep -c '^offload_running{.*} 0$' metrics.prom)" -ne 1 ] ||
+    [ "$(jq '.otherData.spans > 0 and (.traceEvents | length > 0)' trace.json)" != true ]; then
+    echo "what was written at exit isn't whole"
+    return 1
+  fi
+  if [ "$(tail -n 1 with.err)" != 'the allocator was asked 0 times as the process ended' ]; then
+    grep 'called from' with.err | sort | uniq -c | sort -n
+    tail -n 1 with.err
+    return 1
+  fi
+}
+
+@test "exit from a handler on top of malloc, below a step, asks the allocator for nothing and writes all that was asked for" {
+  local mode call failed=0
+  export OFFLOAD_METRICS=metrics.prom OFFLOAD_TRACE=trace.json
+  plainly allocator exit 1
+  [ "$plain_status" -eq 5 ]
+  for mode in cpu stream direct; do
+    for call in 1 3 10 30; do
+      rm -f metrics.prom trace.json
+      preloaded $mode allocator exit $call
+      ended_in_allocator $mode || { echo "by $mode, at call $call"; return 1; }
+      failed=$((failed + $(grep -c 'handler ends the process while optimizer steps are still in flight' with.err || true)))
+    done
+  done
+  [ "$failed" -gt 0 ] # steps were interrupted in the middle
+}
+
+@test "exit from a handler on top of malloc, with state on a drive, asks the allocator for nothing either" {
+  reason=$(loop_why_not)
+  [ -z "$reason" ] || skip "$reason"
+  loop_mount 1 64M
+  export OFFLOAD_METRICS=metrics.prom OFFLOAD_TRACE=trace.json
+  plainly allocator exit 1
+  for call in 1 10; do
+    OFFLOAD_HOST_MEMORY=0 OFFLOAD_NVME=${LOOP_DIRECTORIES[0]} OFFLOAD_NVME_STAGING=4MiB preloaded stream allocator exit $call
+    expect '.totals.elements_drive > 0 and .drives.steps > 0 and .drives.written_bytes > 0 and .final' "steps on a drive, in the last report"
+    [ "$(tail -n 1 with.err)" = 'the allocator was asked 0 times as the process ended' ]
+    same
   done
 }
 

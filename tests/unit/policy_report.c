@@ -203,7 +203,7 @@ static bool holds_report(const char *file) {
 }
 
 static void test_links(void) {
-  char target[96], link[96], nowhere[96], lost[96];
+  char target[96], link[96], chain[96], nowhere[96], lost[96];
   struct stat status;
   snprintf(target, sizeof target, "%s/elsewhere/target.json", directory);
   snprintf(link, sizeof link, "%s/link.json", directory);
@@ -217,6 +217,11 @@ static void test_links(void) {
   tap_ok(!symlink("elsewhere/target.json", link) && !*stderr_of(finish) && holds_report(target) &&
              !lstat(link, &status) && S_ISLNK(status.st_mode),
          "behind a link the target is replaced, and the link stays");
+  snprintf(chain, sizeof chain, "%s/chain.json", directory);
+  begin(chain);
+  tap_ok(!symlink(link, chain) && !truncate(target, 0) && !*stderr_of(finish) &&
+             holds_report(target) && !lstat(link, &status) && S_ISLNK(status.st_mode),
+         "behind two links, the first of them absolute, too");
   begin(nowhere);
   tap_ok(!symlink(lost, nowhere) && strstr(stderr_of(finish), "could not be written") &&
              !lstat(nowhere, &status) && S_ISLNK(status.st_mode) && access(lost, F_OK),

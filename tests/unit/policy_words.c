@@ -4,8 +4,10 @@
 #include "policy/report_policy.h"
 #include "policy/words.h"
 #include "tests/lib/tap.h"
+#include <errno.h>
 #include <locale.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static bool is(const char *text, const char *expected) {
@@ -98,7 +100,31 @@ static void test_characters(void) {
          "what a terminal would obey becomes a question mark");
 }
 
+/* The C library's, which what is written at exit may not call. */
+static void test_of_the_c_library(void) {
+  enum { ERRORS = 134 };
+  const uint64_t day_s = 86400, most_s = 200 * 366 * day_s;
+  char text[WORDS_BYTES], theirs[64];
+  bool same = true;
+  for (uint64_t seconds = 0; seconds < most_s && same; seconds += day_s - 7) {
+    const time_t time = (time_t)seconds;
+    struct tm utc;
+    strftime(theirs, sizeof theirs, "%Y-%m-%dT%H:%M:%S.042Z", gmtime_r(&time, &utc));
+    same = is(words_time(seconds * 1000 + 42, text), theirs);
+  }
+  tap_ok(same, "every day of two centuries is the C library's");
+  same = true;
+  for (int error = 1; error < ERRORS && same; error++) {
+    snprintf(theirs, sizeof theirs, "error %d", error);
+    const char *words = words_error(error, text);
+    same = !strcmp(words, theirs) || is(words, strerror(error));
+  }
+  tap_ok(same && is(words_error(ENOSPC, text), "No space left on device"),
+         "errors are in its words, or a number");
+}
+
 int main(void) {
+  test_of_the_c_library();
   test_figures("");
   test_metrics("");
   test_characters();

@@ -1,7 +1,7 @@
 # Programs of tests/e2e/life.bats.
 LIFE := tests/e2e/life
 LIFE_OUT := $(B)/test/life
-LIFE_PROGRAMS := $(addprefix $(LIFE_OUT)/,forks threads ends contexts)
+LIFE_PROGRAMS := $(addprefix $(LIFE_OUT)/,allocator forks threads ends contexts)
 LIFE_HDR := $(LIFE)/life.h $(LIFE)/trainer.h tests/e2e/adam_list.h
 
 $(LIFE_PROGRAMS): $(LIFE_OUT)/%: $(LIFE)/%.c $(LIFE)/trainer.c $(LIFE_HDR) | $(B)/gpusim/libcuda.so.1
