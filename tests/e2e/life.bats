@@ -39,7 +39,7 @@ preloaded() {
   offloaded_status=0
   rm -f report*.json sim.json
   OFFLOAD_STEP=$1 OFFLOAD_REPORT=${report_path:-report.json} GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_MS=${lag:-3} \
-    LD_PRELOAD=$LIBOFFLOAD timeout 60 "${without_sim_report[@]}" "$SIM" "$PROGRAMS/$2" "$KERNEL" "${@:3}" 2>with.err | cat >with.out || offloaded_status=$?
+    LD_PRELOAD=$LIBOFFLOAD timeout "${limit:-60}" "${without_sim_report[@]}" "$SIM" "$PROGRAMS/$2" "$KERNEL" "${@:3}" 2>with.err | cat >with.out || offloaded_status=$?
 }
 
 # said COUNT: on standard error stand the lines that COUNT processes write, one when they move state and one at their end,
@@ -319,7 +319,7 @@ ended_in_allocator() {
   for mode in cpu stream direct; do
     for call in 1 3 10 30; do
       rm -f metrics.prom trace.json
-      preloaded $mode allocator exit $call
+      limit=20 preloaded $mode allocator exit $call
       ended_in_allocator $mode || { echo "by $mode, at call $call"; return 1; }
       failed=$((failed + $(grep -c 'handler ends the process while optimizer steps are still in flight' with.err || true)))
     done
