@@ -87,10 +87,15 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
   return result;
 }
 
+/* A forked child may be without the thread that had the lock. */
+static void note_freed(CUdeviceptr pointer) {
+  if (unknown_looking() && process_active())
+    unknown_freed(pointer);
+}
+
 CUresult hook_cuMemFree_v2(CUdeviceptr pointer) {
   struct range *range = hook_range(pointer);
-  if (unknown_looking())
-    unknown_freed(pointer);
+  note_freed(pointer);
   if (range)
     return range->base == pointer ? process_note(range_destroy(range), "cuMemFree_v2")
                                   : CUDA_ERROR_INVALID_VALUE;
@@ -124,8 +129,7 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
 #define FREE_ASYNC(symbol, is_per_thread)                                                          \
   CUresult hook_##symbol(CUdeviceptr pointer, CUstream stream) {                                   \
     struct range *range = hook_range(pointer);                                                     \
-    if (unknown_looking())                                                                         \
-      unknown_freed(pointer);                                                                      \
+    note_freed(pointer);                                                                           \
     if (!range || range->base != pointer || process_capturing(stream, is_per_thread))              \
       return hook_pass(symbol, (pointer, stream));                                                 \
     CUstreamCaptureMode mode = quiet_begin();                                                      \

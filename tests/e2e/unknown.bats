@@ -87,3 +87,14 @@ not_named() {
   assert_ended && assert_clean
   [ ! -e "$BATS_TEST_TMPDIR/report.json" ] || expect '.advice | length == 0' "nothing is said"
 }
+
+@test "threads that launch while memory is freed are told apart, and their forked children wait for nobody" {
+  run_threads() { under_preload timeout 60 "$SIM" "$BUILD/tests/e2e/unknown_threads" "$KERNELS" "$@"; }
+  run_threads spread=1 steps=5000 forks=100 # of more addresses than are remembered
+  assert_ended && assert_clean
+  grep -Ex "forked [1-9][0-9]+" "$BATS_TEST_TMPDIR/with.out"
+  named lattice_relax 4 "2.00 MiB" "1.00 MiB"
+  run_threads frees=1 steps=1000 forks=20
+  assert_ended && assert_clean
+  named lattice_relax 4 "2.00 MiB" "1.00 MiB"
+}

@@ -105,13 +105,15 @@ $(B)/tests/unit/shim_image: tests/unit/shim_image.c tests/lib/tap.h $(STEP_IMAGE
 UNIT_TESTS += $(B)/tests/unit/shim_image
 
 # An optimizer of unknown name: tests/e2e/unknown.bats.
-$(STEP_E2E)/unknown: tests/e2e/unknown/unknown.c tests/e2e/unknown/unknown.h tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
+$(STEP_E2E)/unknown: tests/e2e/unknown/unknown.c tests/e2e/unknown/unknown.h
+$(STEP_E2E)/unknown_threads: tests/e2e/unknown/threads.c
+$(STEP_E2E)/unknown $(STEP_E2E)/unknown_threads: tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $< -o $@ -L$(B)/gpusim -l:libcuda.so.1
+	$(CC) $(CFLAGS_ALL) $(CUDA_INC) $(filter %.c,$^) -o $@ -L$(B)/gpusim -l:libcuda.so.1 -lpthread
 $(STEP_E2E)/unknown.ptx: tests/e2e/unknown/unknown.cu tests/e2e/unknown/unknown.h
 	@mkdir -p $(@D)
 	$(STEP_NVCC) -I. -o $@ $<
-test-programs: $(STEP_E2E)/unknown $(STEP_E2E)/unknown.ptx
+test-programs: $(STEP_E2E)/unknown $(STEP_E2E)/unknown_threads $(STEP_E2E)/unknown.ptx
 
 # State that is touched between two steps: tests/e2e/early.bats.
 $(STEP_E2E)/early: tests/e2e/early/early.c tests/e2e/adam_program.h tests/e2e/adam_list.h | $(B)/gpusim/libcuda.so.1
