@@ -59,17 +59,29 @@ static void label(struct report_view *view) {
     snprintf(view->label, sizeof view->label, "a report");
 }
 
+static json_t *unreadable(json_error_t *error) {
+  *error = (json_error_t){.line = -1};
+  snprintf(error->text, sizeof error->text, "%s", strerror(errno));
+  return NULL;
+}
+
 json_t *view_load(const char *path, size_t flags, json_error_t *error) {
   const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FILE *in = file < 0 || fcntl(file, F_SETFL, O_RDONLY) ? NULL : fdopen(file, "r");
   if (!in) {
-    *error = (json_error_t){.line = -1};
-    snprintf(error->text, sizeof error->text, "%s", strerror(errno));
+    json_t *none = unreadable(error);
     if (file >= 0)
       close(file);
-    return NULL;
+    return none;
   }
-  json_t *root = json_loadf(in, flags, error);
+  const int first = getc(in); /* of a directory there is none, with a reason */
+  json_t *root = NULL;
+  if (first == EOF && ferror(in)) {
+    (void)unreadable(error);
+  } else {
+    (void)ungetc(first, in);
+    root = json_loadf(in, flags, error);
+  }
   fclose(in);
   return root;
 }

@@ -162,6 +162,7 @@ PY
     run -2 "$OFFLOAD" report "$REPORTS/one.json" "$file"
     [[ $output == *"report: $file"*"name a file that OFFLOAD_REPORT wrote"* ]]
   done
+  [[ $output == *"report: . can't be read (Is a directory)"* ]]
   run -2 "$OFFLOAD" report
   [[ $output == *"no file: name one that OFFLOAD_REPORT wrote"* ]]
   run -2 "$OFFLOAD" report --json --html x.html "$REPORTS/one.json"
