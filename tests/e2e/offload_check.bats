@@ -341,6 +341,10 @@ python() {
   on_terminal() { python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' "$SIM" "$OFFLOAD" check; }
   TERM=xterm run on_terminal
   [[ $output == *$'\033[33mlimits '* ]]
+  NO_COLOR= TERM=xterm run on_terminal # set, and empty: as if it weren't
+  [[ $output == *$'\033[33mlimits '* ]]
+  TERM=dumb run on_terminal
+  [[ $output != *$'\033'* ]]
   NO_COLOR=1 TERM=xterm run on_terminal
   [[ $output != *$'\033'* ]]
   [[ $output == *"limits settings"* ]]

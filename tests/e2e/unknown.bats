@@ -32,6 +32,8 @@ not_named() {
   expect '.advice[0].text | test("AdamW.*fused=True.*report the kernel.s name")' "what to do"
   job tensors=3 do=narrow # parameters and gradients of two bytes
   named lattice_relax_narrow 4 "2.25 MiB" "1.50 MiB"
+  job do=packed # parameters in one buffer, of a length that is no multiple of eight
+  named lattice_relax 4 "2.00 MiB" "1.00 MiB"
   job tensors=4 do=list # all in one launch, by a struct
   named lattice_relax_all 16 "4.00 MiB" "2.00 MiB"
 }
@@ -74,6 +76,16 @@ not_named() {
   not_named
   job frees=1
   not_named
+}
+
+@test "where something runs each step whose addresses can't be told, no memory is known to be used by one kernel alone" {
+  local beside
+  job
+  named lattice_relax 4 "2.00 MiB" "1.00 MiB"
+  for beside in graph opaque unload; do
+    job beside=$beside
+    not_named || { echo "beside=$beside" && return 1; }
+  done
 }
 
 @test "beside steps of a known optimizer no other is looked for" {

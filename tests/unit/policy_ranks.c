@@ -149,8 +149,44 @@ static void test_prints(void) {
     printf("# %s\n", taken);
 }
 
+static struct registry_entry rank_of(uint64_t print, uint64_t reduces) {
+  return (struct registry_entry){.job = 5,
+                                 .state = {.steps = 9,
+                                           .parameters_key = 7,
+                                           .state_bytes = 4096,
+                                           .prints = {0, print},
+                                           .reduces = reduces}};
+}
+
+static void test_same(void) {
+  const struct registry_entry printed = rank_of(11, 0), bare = rank_of(0, 0),
+                              reduces = rank_of(0, 1), both = rank_of(11, 1),
+                              differs = rank_of(12, 1);
+  struct registry_entry later = rank_of(0, 0), young = printed, other = printed, larger = printed,
+                        keyed = printed, unkeyed = printed;
+  later.state.prints[REGISTRY_PRINTS - 1] = 11;
+  young.state.steps = 1;
+  other.job = 6;
+  larger.state.state_bytes++;
+  keyed.state.parameters_key = 8;
+  unkeyed.state.parameters_key = 0;
+  tap_ok(replicas_same(&printed, &printed) && replicas_same(&printed, &later),
+         "ranks with the same values keep the same state, at whichever of the steps looked at");
+  tap_ok(!replicas_same(&both, &differs), "others don't, whatever their collectives do");
+  tap_ok(replicas_same(&reduces, &reduces) && replicas_same(&reduces, &both),
+         "where one has none on the host, collectives of both tell it");
+  tap_ok(!replicas_same(&bare, &bare) && !replicas_same(&bare, &both) &&
+             !replicas_same(&reduces, &printed),
+         "and not those of one");
+  tap_ok(!replicas_same(&printed, &young) && !replicas_same(&printed, &other) &&
+             !replicas_same(&printed, &larger) && !replicas_same(&printed, &keyed) &&
+             !replicas_same(&unkeyed, &unkeyed),
+         "nor do ranks at their first step, of other jobs, or with other tensors or sizes");
+}
+
 int main(void) {
   test_each();
+  test_same();
   test_prints();
   test_slurm();
   test_several();

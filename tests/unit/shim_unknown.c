@@ -236,6 +236,17 @@ static void test_sight(void) {
   tap_ok(!seen(), "until there are none");
 
   begin_case();
+  for (int i = 0; i < 4; i++) { /* the second list still has the first's addresses */
+    const uintptr_t both[] = {at(4), at(5), at(6), at(7), at(P), at(G), at(M), at(V)};
+    step_of(plain);
+    for (size_t k = 0; k < 8; k += 4)
+      unknown_launch(slope, both + k, 2);
+    unknown_launch(relax, both, 8);
+  }
+  tap_ok(seen() && found.bytes == 8 * (uint64_t)TENSOR && found.state_bytes == found.bytes / 2,
+         "what several launches name counts once");
+
+  begin_case();
   one_segment = true;
   for (size_t i = 0; i < 4; i++) { /* gradients lie elsewhere each time */
     const size_t tensors[] = {0, 8 + 2 * i, 1, 2}, next = 3;

@@ -1,13 +1,16 @@
 /* A driver program that trains, or does something that looks like it, by kernels whose names say nothing (unknown.cu).
 
    unknown KERNELS.ptx [name=value ...]
-     do=adam          the step: adam, narrow (bf16 parameters and gradients), list (all tensors in one launch), momentum; or no step: blend
+     do=adam          the step: adam, packed (its parameters in one buffer), narrow (bf16 parameters and gradients), list (all tensors in
+                      one launch), momentum; or no step: blend
                       (d = a b + c, whose result becomes c and whose a and b are made anew), fed (the same, a b c copied up and d down)
      tensors=2        at most four
      elements=65536   of each
      segment=0        1: all tensors are cut out of one allocation
      steps=8
      frees=0          1: what the step works on is freed and allocated anew before each
+     beside=nothing   behind each step, what may use any memory: graph (a launch of one, which is empty), opaque (a kernel whose name says so);
+                      or unload (a module goes, and the handles of functions with it)
      reads=0          1: the state is copied to the host behind each step */
 #include "tests/e2e/unknown/unknown.h"
 #include "tests/e2e/adam_program.h"
@@ -17,6 +20,7 @@ static CUdeviceptr arrays[LATTICES][ARRAYS];
 static size_t tensors, elements, array_bytes[ARRAYS];
 static CUmodule module;
 static void *host;
+static char *text; /* of the kernels */
 
 static bool does(const char *what) {
   return strcmp(setting("do") ? setting("do") : "adam", what) == 0;
@@ -72,10 +76,27 @@ static void step_list(void) {
   launch("lattice_relax_all", (unsigned)tensors, parameters);
 }
 
-static void slope(CUdeviceptr from, CUdeviceptr to, size_t bytes) {
+static void use(const char *name, CUdeviceptr from, CUdeviceptr to, size_t bytes) {
   int n = (int)(bytes / sizeof(float));
   void *parameters[] = {&from, &to, &n};
-  launch("lattice_slope", 1, parameters);
+  launch(name, 1, parameters);
+}
+static void slope(CUdeviceptr from, CUdeviceptr to, size_t bytes) {
+  use("lattice_slope", from, to, bytes);
+}
+
+/* As long as the last parameter ends. */
+static void step_packed(CUdeviceptr *a, int n) {
+  struct {
+    CUdeviceptr arrays[ARRAYS];
+    int n;
+  } buffer = {{a[0], a[1], a[2], a[3]}, n};
+  size_t bytes = sizeof buffer.arrays + sizeof n;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  CUfunction function;
+  CU(cuModuleGetFunction(&function, module, "lattice_relax"));
+  CU(cuLaunchKernel(function, (unsigned)(n + 255) / 256, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
 }
 
 static void train(size_t t) {
@@ -84,8 +105,35 @@ static void train(size_t t) {
   void *parameters[] = {&a[0], &a[1], &a[2], &a[3], &n}, *momentum[] = {&a[0], &a[1], &a[2], &n};
   if (does("momentum"))
     launch("lattice_drift", 1, momentum);
+  else if (does("packed"))
+    step_packed(a, n);
   else if (!does("list"))
     launch(does("narrow") ? "lattice_relax_narrow" : "lattice_relax", 1, parameters);
+}
+
+static void launch_graph(void) {
+  static CUgraphExec executable;
+  CUgraph graph;
+  if (!executable) {
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphInstantiate(&executable, graph, 0));
+  }
+  CU(cuGraphLaunch(executable, NULL));
+}
+
+static void unload_module(void) {
+  CUmodule other;
+  CU(cuModuleLoadData(&other, text));
+  CU(cuModuleUnload(other));
+}
+
+static void do_beside(const char *what) {
+  if (strcmp(what, "graph") == 0)
+    launch_graph();
+  else if (strcmp(what, "unload") == 0)
+    unload_module();
+  else if (strcmp(what, "opaque") == 0)
+    use("lattice_ncclDevKernel", arrays[0][0], arrays[0][1], array_bytes[0]);
 }
 
 static void blend(size_t t) {
@@ -130,8 +178,8 @@ int main(int count, char **list) {
   for (int i = 0; i < ARRAYS; i++)
     array_bytes[i] = elements * (does("narrow") && i < 2 ? 2 : sizeof(float));
   host = calloc(elements, sizeof(float));
-  char *ptx = adam_read_file(list[1]);
-  CU(cuModuleLoadData(&module, ptx));
+  text = adam_read_file(list[1]);
+  CU(cuModuleLoadData(&module, text));
   allocate();
   for (size_t n = 0; n < number("steps", 8); n++) {
     if (n && option("frees", 0) != 0) {
@@ -139,9 +187,11 @@ int main(int count, char **list) {
       allocate();
     }
     step();
+    if (setting("beside"))
+      do_beside(setting("beside"));
   }
   CU(cuCtxSynchronize());
-  free(ptx);
+  free(text);
   free(host);
   printf("done\n");
   return 0;

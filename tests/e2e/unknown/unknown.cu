@@ -44,6 +44,12 @@ extern "C" __global__ void lattice_slope(const unsigned *p, unsigned *g, int n) 
   g[i] = p[i] & 0xbfffbfffu;
 }
 
+// Of a name that says that it reads more than its parameters show.
+extern "C" __global__ void lattice_ncclDevKernel(const unsigned *p, unsigned *g, int n) {
+  AT;
+  g[i] = p[i];
+}
+
 extern "C" __global__ void lattice_blend(const float *a, const float *b, const float *c, float *d,
                                          int n) {
   AT;
