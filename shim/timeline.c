@@ -51,6 +51,12 @@ static struct timeline *timeline_find(CUcontext context) {
   return NULL;
 }
 
+static void destroy_stream(struct timeline *timeline) {
+  if (timeline->stream)
+    driver.cuStreamDestroy_v2(timeline->stream);
+  timeline->stream = NULL;
+}
+
 static struct timeline *timeline_make(CUcontext context) {
   CUdevice device = 0;
   unsigned i = 0;
@@ -66,7 +72,7 @@ static struct timeline *timeline_make(CUcontext context) {
   for (unsigned k = 0; k < ANCHORS && made; k++)
     made = driver.cuEventCreate(&timeline->anchors[k].event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
   if (!made || !driver.cuEventElapsedTime)
-    timeline->stream = NULL;
+    destroy_stream(timeline);
   return timeline;
 }
 
@@ -238,6 +244,7 @@ void timeline_forget(CUcontext context, bool gone) {
         collect(timelines[i]);
         quiet_end(mode);
         destroy_events(timelines[i]);
+        destroy_stream(timelines[i]);
       }
       trace_lost(timelines[i]->tail - timelines[i]->head);
       free(timelines[i]);

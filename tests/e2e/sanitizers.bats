@@ -111,3 +111,9 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=
 @test "steps of state on drives, and drives that fail, are clean under ThreadSanitizer" {
   drives thread
 }
+@test "threads that launch and free while optimizers of unknown name are looked for are clean under ThreadSanitizer" {
+  sanitized thread
+  OFFLOAD_TEST_RECORD_MS=2 under_preload "$SIM" "$BUILD/tests/e2e/unknown_threads" "$BUILD/tests/e2e/unknown.ptx" frees=1 steps=200
+  assert_ended && unsaid
+  expect '.advice | map(.kind) == ["unknown"]' "an optimizer that was looked for"
+}
