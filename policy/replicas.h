@@ -10,6 +10,6 @@ bool replicas_print_at(uint64_t step, unsigned *index);
 
 /* Of one job, tensors of the same sizes, and: the same values at one of the steps at which both were looked at; or, where one of them
    has no state on the host to look at, collectives of both that hand gradients to all and put nothing together. Values that were
-   being written are like no others', so that what is called the same is so. */
+   being written, and those of a small part of the state alone, are like no others', so that what is called the same is so. */
 bool replicas_same(const struct registry_entry *, const struct registry_entry *);
 #endif

@@ -1,6 +1,6 @@
 # Unit tests of the step rooms, and the program and kernels of tests/e2e/step.bats.
 STEP_REPORT := $(B)/policy/offload.a
-STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_unknown shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_meter shim_timeline shim_step_drive)
+STEP_TESTS := $(addprefix $(B)/tests/unit/,shim_recognise shim_foreign shim_unknown shim_calibrate shim_probe shim_worker shim_compare shim_ring shim_staging shim_kernels shim_meter shim_timeline shim_rank shim_step_drive)
 
 STEP_IMAGE := $(addprefix $(B)/shim/,image.o image_parse.o image_lz4.o image_cubin.o image_ptx.o elf.o)
 STEP_PROBE := $(B)/shim/probe.o $(B)/shim/elements.o $(B)/shim/calibrate_data.o
@@ -14,6 +14,7 @@ $(B)/tests/unit/shim_worker $(B)/tests/unit/shim_compare: $(B)/shim/worker.o $(B
 $(B)/tests/unit/shim_ring: $(B)/shim/ring.o $(B)/shim/holdings.o $(B)/shim/staging.o $(B)/shim/kernels.o $(B)/shim/worker.o $(B)/shim/compare.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so
 $(B)/tests/unit/shim_meter: $(B)/shim/meter.o $(STEP_REPORT)
 $(B)/tests/unit/shim_timeline: $(B)/shim/timeline.o $(STEP_REPORT)
+$(B)/tests/unit/shim_rank: $(B)/shim/rank.o $(B)/policy/replicas.o
 $(B)/tests/unit/shim_staging: $(B)/shim/staging.o $(B)/shim/holdings.o $(STEP_REPORT)
 $(B)/tests/unit/shim_kernels: $(B)/shim/kernels.o $(STEP_PROBE) $(STEP_REPORT) $(B)/liboffload-adam.so $(B)/gpusim/libcuda.so.1
 $(B)/tests/unit/shim_step_drive: $(B)/shim/step_drive.o $(B)/shim/timeline.o $(B)/shim/arguments.o $(STEP_REPORT)
