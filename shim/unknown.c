@@ -203,8 +203,8 @@ static void close_span(void) {
 
 /* Another use of memory. False: the span is over. */
 static bool another(void) {
-  if (state_step())
-    unknown_end();
+  if (state_step() || atomic_load_explicit(&ended, memory_order_relaxed))
+    unknown_end(); /* also where it was, while a report had just begun to look again */
   if (now == LOOKED_AT)
     close_span();
   now++;

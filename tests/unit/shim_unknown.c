@@ -288,5 +288,9 @@ int main(void) {
   tap_ok(!unknown_looking(), "a recognised step ends it");
   unknown_look_again();
   tap_ok(!unknown_looking(), "for good");
+  steps = 0;
+  atomic_store(&unknown_open, true); /* by who looked before the end and acted behind it */
+  unknown_access(at(0), 16);
+  tap_ok(!unknown_looking(), "also where another thread was about to look again");
   return tap_done();
 }
