@@ -341,7 +341,7 @@ python() {
   on_terminal() { python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' "$SIM" "$OFFLOAD" check; }
   TERM=xterm run on_terminal
   [[ $output == *$'\033[33mlimits '* ]]
-  NO_COLOR= TERM=xterm run on_terminal # set, and empty: as if it weren't
+  NO_COLOR='' TERM=xterm run on_terminal # set, and empty: as if it weren't
   [[ $output == *$'\033[33mlimits '* ]]
   TERM=dumb run on_terminal
   [[ $output != *$'\033'* ]]
