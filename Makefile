@@ -7,6 +7,8 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 PYTHON ?= python3
+# The PATH of a Debian user lacks these, where setcap, mkfs and losetup are.
+export PATH := $(PATH):/usr/sbin:/sbin
 
 # Blanks end a word for make, and blanks and colons one of LD_PRELOAD.
 ifneq ($(words $(CURDIR))$(findstring :,$(CURDIR)),1)

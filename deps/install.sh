@@ -10,6 +10,8 @@ set -eu
 cd -- "$(dirname -- "$0")/.."
 TIMEOUT=${DEPS_TIMEOUT:-900}
 OS_RELEASE=${OS_RELEASE:-/etc/os-release}
+PATH=$PATH:/usr/sbin:/sbin # the PATH of a Debian user has neither, where setcap and mkfs are
+export PATH
 TOOLKIT=build/toolkit
 LOG=build/deps.log
 

@@ -35,6 +35,17 @@ with_tools() { PATH=$PWD/tools:$PATH "$@"; }
   [ "$output" = 'deps: nothing is missing' ]
 }
 
+@test "deps finds an administrator's tools with the PATH of a user" {
+  local tool
+  for tool in /usr/sbin/*; do # one that no other folder has
+    [ ! -x "$tool" ] || [ -e "/usr/bin/${tool##*/}" ] || [ -e "/bin/${tool##*/}" ] || break
+  done
+  wanted "tool command ${tool##*/}"
+  PATH=/usr/local/bin:/usr/bin:/bin run ./deps/install.sh
+  [ "$status" -eq 0 ]
+  [ "$output" = 'deps: nothing is missing' ]
+}
+
 @test "deps installs what is missing and nothing else" {
   wanted 'bash command bash' 'thing command the-thing' 'other header no/such/header.h' 'third library libnothing.a' \
     'fourth shared libnothing.so.9' 'fifth python nothing_at_all'
