@@ -426,7 +426,8 @@ ended_in_allocator() {
     grep -q '^after: ' without.out
     for mode in cpu stream; do
       SECONDS=0
-      preloaded $mode contexts lost-then-$end
+      # so slow that the worker is amid a piece when the context goes
+      lag=40 preloaded $mode contexts lost-then-$end
       stepped $mode
       [ "$SECONDS" -lt 8 ]
       same
