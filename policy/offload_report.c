@@ -48,11 +48,15 @@ static const struct argp_option options[] = {
      "write one page with charts that needs nothing else; - is standard output", 0},
     {"json", KEY_JSON, NULL, 0, "print the figures, advice and reasons of each as JSON", 0},
     {0}};
-static const struct argp argp = {
-    options, parse,
-    NULL,    "Reports of several ranks have a column each. A FILE of - is standard input.",
-    NULL,    NULL,
-    NULL};
+static const struct argp argp = {options,
+                                 parse,
+                                 NULL,
+                                 "Several reports have a column each: ranks of one job by rank, "
+                                 "others in the order given, named by "
+                                 "their files. A FILE of - is standard input.",
+                                 NULL,
+                                 NULL,
+                                 NULL};
 
 static int show_html(const struct page *page, const char *path) {
   const bool standard = !strcmp(path, "-");
@@ -102,7 +106,7 @@ int offload_report(int argc, char **argv) {
       say("report: %s", problem);
       return EXIT_USAGE;
     }
-  view_sort(views, asked.count);
+  view_arrange(views, asked.count);
   const int status = show(&asked, views);
   for (size_t i = 0; i < asked.count; i++)
     view_free(&views[i]);

@@ -1,6 +1,7 @@
 /* See page_read.h. */
 #define _GNU_SOURCE
 #include "page_read.h"
+#include "words.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_PARTS_BYTES = 96 };
+enum { PATH_PARTS_BYTES = 96, PATH_BYTES = 4096, LABEL_COLUMNS = 16 };
 
 const json_t *view_at(const json_t *root, const char *path) {
   char part[PATH_PARTS_BYTES];
@@ -114,19 +115,91 @@ void view_free(struct report_view *view) {
   view->root = NULL;
 }
 
-static int compare(const void *left, const void *right) {
-  const struct report_view *a = left, *b = right;
-  if (a->rank != b->rank)
-    return a->rank < b->rank ? -1 : 1;
-  return strcmp(a->path, b->path);
+/* ---- what tells reports from each other ---- */
+
+static bool names_pid(const json_t *ranks, double pid) {
+  double other;
+  for (size_t i = 0; i < json_array_size(ranks); i++)
+    if (view_number(json_array_get(ranks, i), "pid", &other) && other == pid)
+      return true;
+  return false;
 }
 
-void view_sort(struct report_view *views, size_t count) {
-  qsort(views, count, sizeof *views, compare);
+/* They saw a process both, each the other at least, or one of them tells nothing of that. */
+static bool same_job(const struct report_view *a, const struct report_view *b) {
+  const json_t *of_a = view_at(a->root, "node.ranks"), *of_b = view_at(b->root, "node.ranks");
+  double pid;
+  for (size_t i = 0; i < json_array_size(of_a); i++)
+    if (view_number(json_array_get(of_a, i), "pid", &pid) && names_pid(of_b, pid))
+      return true;
+  return !json_array_size(of_a) || !json_array_size(of_b);
+}
+
+static bool are_ranks(const struct report_view *views, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (views[i].rank < 0 || !same_job(&views[0], &views[i]))
+      return false;
+    for (size_t k = 0; k < i; k++)
+      if (views[i].rank == views[k].rank)
+        return false;
+  }
+  return true;
+}
+
+/* Where the last `parts` names of a path begin. */
+static const char *tail_of(const char *path, size_t parts) {
+  const char *at = path + strlen(path);
+  for (; at > path; at--)
+    if (at[-1] == '/' && !--parts)
+      break;
+  return at;
+}
+
+/* As many folders as it takes to tell the paths from each other, and the name without .json; of long ones the beginning and the end. */
+static void label_by_file(struct report_view *view, size_t parts) {
+  char name[PATH_BYTES], plain[PATH_BYTES];
+  snprintf(name, sizeof name, "%s",
+           strcmp(view->path, "-") ? tail_of(view->path, parts) : "standard input");
+  char *end = name + strlen(name) - strlen(".json");
+  if (end > name && end[-1] != '/' && !strcmp(end, ".json"))
+    *end = 0;
+  words_plain(name, plain, sizeof plain);
+  const size_t columns = words_columns(plain), head = LABEL_COLUMNS / 2 - 1;
+  const bool fits = columns <= LABEL_COLUMNS;
+  const char *tail = fits ? "" : plain + words_cut(plain, columns - (LABEL_COLUMNS - head - 2));
+  const size_t bytes = words_cut(plain, fits ? columns : head);
+  snprintf(view->label, sizeof view->label, "%.*s%s%.*s", (int)bytes, plain, fits ? "" : "..",
+           LABEL_BYTES, tail);
+}
+
+/* The first report whose label another in front of it has, or `count`. */
+static size_t repeated(const struct report_view *views, size_t count) {
   for (size_t i = 1; i < count; i++)
     for (size_t k = 0; k < i; k++)
-      if (!strcmp(views[i].label, views[k].label)) {
-        snprintf(views[i].label, sizeof views[i].label, "file %zu", i + 1);
-        break;
-      }
+      if (!strcmp(views[i].label, views[k].label))
+        return i;
+  return count;
+}
+
+static int compare(const void *left, const void *right) {
+  const struct report_view *a = left, *b = right;
+  return (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+void view_arrange(struct report_view *views, size_t count) {
+  const size_t folders_most = 8;
+  if (count < 2)
+    return;
+  if (are_ranks(views, count)) {
+    qsort(views, count, sizeof *views, compare);
+    return;
+  }
+  for (size_t parts = 1; parts <= folders_most; parts++) {
+    for (size_t i = 0; i < count; i++)
+      label_by_file(&views[i], parts);
+    if (repeated(views, count) == count)
+      return;
+  }
+  for (size_t i; (i = repeated(views, count)) < count;)
+    snprintf(views[i].label, sizeof views[i].label, "file %zu", i + 1);
 }

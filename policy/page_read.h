@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { REPORTS_MOST = 64, LABEL_BYTES = 32 };
+enum { REPORTS_MOST = 64, LABEL_BYTES = 96 };
 
 struct report_view {
   const char *path;
   json_t *root;            /* owned */
-  char label[LABEL_BYTES]; /* "rank 3", else "pid 4711": tells it from the others */
+  char label[LABEL_BYTES]; /* "rank 3", the file's name, or "pid 4711": tells it from the others */
   long long rank;          /* -1: not known */
 };
 
@@ -20,8 +20,9 @@ json_t *view_load(const char *path, size_t flags, json_error_t *);
 /* Reads a report; "-" is standard input. False with a sentence. */
 bool view_read(struct report_view *, const char *path, char *problem, size_t problem_bytes);
 void view_free(struct report_view *);
-/* By rank, then by process; equal labels are made different. */
-void view_sort(struct report_view *, size_t count);
+/* Ranks of one job are sorted by rank and named by it. Others keep their order and are named by their files, with as many folders as tell
+   them from each other. One alone stays as it is. */
+void view_arrange(struct report_view *, size_t count);
 
 /* What stands at "totals.steps"; NULL when nothing does. Borrowed. */
 const json_t *view_at(const json_t *root, const char *path);

@@ -15,7 +15,7 @@ enum {
   PLOT = WIDE - LEFT - RIGHT,
   BARS_MOST = 120,
   ROW = 40,
-  ROW_LABEL = 92,
+  ROW_LABEL = 124,
   ROW_VALUES = 230,
   TICKS = 6,
 };
@@ -237,7 +237,7 @@ static void row(const struct chart *chart, size_t p, double scale, double y, FIL
   }
   fputs("</g>\n", out);
   char shown[64];
-  snprintf(shown, sizeof shown, "%.*s", (int)words_cut(chart->labels[p], 12), chart->labels[p]);
+  snprintf(shown, sizeof shown, "%.*s", (int)words_cut(chart->labels[p], 16), chart->labels[p]);
   label(ROW_LABEL - 8, y + 14, "end", shown, out);
   label(ROW_LABEL + above * scale + 8, y + 14, "start", values, out);
 }

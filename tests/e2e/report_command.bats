@@ -68,6 +68,34 @@ print(f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}" 
   grep -qE '^  • (rank 1|pid [0-9]+): one of the second$' text
 }
 
+@test "reports that are no ranks of one job are named by their files, in the order given" {
+  jq '.totals.steps = 111' "$REPORTS/one.json" >zebra.json
+  jq '.totals.steps = 222' "$REPORTS/one.json" >apple.json
+  shown zebra.json apple.json
+  grep -qE '^ +zebra +apple$' text
+  grep -qE '^  steps +111 +222$' text
+  # the same rank of two jobs, then two ranks of jobs that never saw each other
+  mkdir first second
+  jq '.totals.steps = 111' "$REPORTS/rank1.json" >second/report.json
+  jq '.totals.steps = 222' "$REPORTS/rank1.json" >first/report.json
+  shown second/report.json first/report.json
+  grep -qE '^ +second/report +first/report$' text
+  grep -qE '^  steps +111 +222$' text
+  jq '.node.ranks |= map(.pid = 1)' "$REPORTS/rank0.json" >first/report.json
+  shown second/report.json first/report.json
+  grep -qE '^ +second/report +first/report$' text
+  # names of any length and kind fit
+  long=$(printf 'a%.0s' {1..60})
+  cp zebra.json "$long"-one.json
+  cp apple.json "$long"-two.json
+  cp apple.json $'\x1b[31m\xff: x.json'
+  shown "$long"-{one,two}.json $'\x1b[31m\xff: x.json' - <apple.json
+  grep -qE '^ +aaaaaaa\.\.aaa-one +aaaaaaa\.\.aaa-two( +\?\[31m\?: x)?$' text
+  grep -qE '^ +(\?\[31m\?: x +)?standard input$' text
+  shown zebra.json zebra.json
+  grep -qE '^ +zebra +file 2$' text
+}
+
 @test "more ranks than fit side by side are shown below each other, none left out" {
   for i in $(seq 0 15); do jq ".pid = 1000 + $i | .totals.steps = 5000 + $i" "$REPORTS/one.json" >"$i.json"; done
   shown {0..15}.json
