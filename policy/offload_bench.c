@@ -225,7 +225,8 @@ int offload_bench(int argc, char **argv) {
                                    "Jobs measure by themselves when "
                                    "nothing is kept for this boot, driver and GPU."};
   command_parse(&argp, argc, argv, 0, &bench);
-  static char output[OUTPUT_BYTES], path[RATES_PATH_BYTES];
+  static char output[OUTPUT_BYTES];
+  static struct rates_kept newest;
   char problem[600];
   struct rates rates;
   rates_assume(&rates);
@@ -239,9 +240,10 @@ int offload_bench(int argc, char **argv) {
   const char *kept = bench.rates;
   if (bench.rates && !write_rates(bench.rates, output))
     return EXIT_BLOCKED;
-  struct rates newest;
-  if (!bench.rates && rates_cached_newest(getenv("OFFLOAD_SYSROOT"), &newest, path))
-    kept = path;
+  struct rates there;
+  if (!bench.rates &&
+      rates_cached_newest(getenv("OFFLOAD_SYSROOT"), false, bench.nvme, &there, &newest))
+    kept = newest.path;
   if (bench.json) {
     struct json json;
     report_rates(0, &rates, kept, NULL);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
   OPTION_GPUS = 256,
@@ -40,9 +41,9 @@ static const double drive_bytes = 5e9;
 
 struct asked {
   struct plan_request request;
-  const char *model, *gpu, *rates, *svg;
+  const char *model, *gpu, *rates, *svg, *nvme;
   unsigned drives;
-  bool explain, json;
+  bool explain, json, threads_told;
 };
 
 static const struct argp_option options[] = {
@@ -156,6 +157,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     break;
   case OPTION_NVME:
     asked->drives = directories(state, argument);
+    asked->nvme = argument;
     break;
   case OPTION_DRIVES:
     asked->drives = (unsigned)whole(state, "drives", argument, DRIVES_MOST);
@@ -194,20 +196,65 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
 
 /* ---- the machine ---- */
 
+/* Kept rates of a GPU that is there, or assumed ones: the words say whose. */
+static void kept_rates(const struct asked *asked, struct rates *rates, char *machine,
+                       size_t machine_bytes) {
+  static struct rates_kept kept;
+  struct rates others;
+  char path[256], name[128], day[32] = "?";
+  const char *root = getenv("OFFLOAD_SYSROOT");
+  const bool here = rates_cached_newest(root, true, asked->nvme, rates, &kept);
+  if (!here && !rates_cached_newest(root, false, NULL, &others, &kept)) {
+    snprintf(machine, machine_bytes,
+             "rates assumed of a modest machine (--gpu or --rates tells others)");
+    return;
+  }
+  const time_t when = (time_t)kept.when;
+  struct tm local;
+  if (localtime_r(&when, &local))
+    strftime(day, sizeof day, "%Y-%m-%d %H:%M", &local);
+  words_plain(kept.path, path, sizeof path);
+  words_plain(*kept.name ? kept.name : "GPU", name, sizeof name);
+  if (here)
+    snprintf(machine, machine_bytes, "rates measured on this machine's %s %s, %s, %s", name,
+             kept.gpu, day, path);
+  else
+    snprintf(machine, machine_bytes,
+             "rates assumed of a modest machine (--gpu or --rates tells others; those kept of %s "
+             "%s, which is not here, are not taken: --rates %s)",
+             name, kept.gpu, path);
+}
+
+/* The CPU's threads and the drives, where they aren't of the machine that the rates are of. */
+static void add_others(struct asked *asked, bool of_gpu, char *machine, size_t machine_bytes) {
+  struct plan_request *request = &asked->request;
+  char each[WORDS_BYTES];
+  size_t used = strlen(machine);
+  if (!of_gpu && request->rates.source == RATES_ASSUMED)
+    used += (size_t)snprintf(machine + used, machine_bytes - used, ", but %u thread%s a GPU, %s",
+                             request->threads, request->threads == 1 ? "" : "s",
+                             asked->threads_told ? "by --threads" : "which this machine has");
+  if (!asked->drives || (request->rates.drive_read > 0 && request->rates.drive_write > 0) ||
+      used >= machine_bytes)
+    return;
+  snprintf(machine + used, machine_bytes - used, ", drives assumed (%s each)",
+           words_rate(drive_bytes, each));
+  if (request->rates.drive_read <= 0)
+    request->rates.drive_read = asked->drives * drive_bytes;
+  if (request->rates.drive_write <= 0)
+    request->rates.drive_write = asked->drives * drive_bytes;
+}
+
 /* What is known of it, and the words for that. False: said. */
 static bool find_machine(struct asked *asked, char *machine, size_t machine_bytes) {
   const double gibi = 1 << 30, tera = 1e12;
   struct plan_request *request = &asked->request;
   char problem[1024];
   const struct plan_gpu *gpu = NULL;
-  char path[RATES_PATH_BYTES], shown[256];
+  char shown[256];
   rates_assume(&request->rates);
-  snprintf(machine, machine_bytes,
-           "rates assumed of a modest machine (--gpu or --rates tells others)");
-  if (!asked->gpu && !asked->rates &&
-      rates_cached_newest(getenv("OFFLOAD_SYSROOT"), &request->rates, path))
-    snprintf(machine, machine_bytes, "rates measured on this machine, %s",
-             words_plain(path, shown, sizeof shown));
+  if (!asked->gpu && !asked->rates)
+    kept_rates(asked, &request->rates, machine, machine_bytes);
   if (asked->gpu) {
     gpu = plan_gpu_find(asked->gpu, request->gpus, problem, sizeof problem);
     if (!gpu) {
@@ -229,15 +276,11 @@ static bool find_machine(struct asked *asked, char *machine, size_t machine_byte
     snprintf(machine, machine_bytes, "rates of %s%s%s", shown, gpu ? ", else of " : "",
              gpu ? gpu->name : "");
   }
+  asked->threads_told = request->threads > 0;
   if (!request->threads)
     request->threads = gpu && !asked->rates ? 1 : cpus_threads(request->gpus, NULL);
-  if (asked->drives) {
-    request->drives = true;
-    if (request->rates.drive_read <= 0)
-      request->rates.drive_read = asked->drives * drive_bytes;
-    if (request->rates.drive_write <= 0)
-      request->rates.drive_write = asked->drives * drive_bytes;
-  }
+  request->drives = asked->drives > 0;
+  add_others(asked, gpu && !asked->rates, machine, machine_bytes);
   return true;
 }
 
@@ -259,7 +302,7 @@ int offload_plan(int argc, char **argv) {
                                     .gpus = 1,
                                     .target = ADVICE_TARGET,
                                     .staging_bytes = 256 << 20}};
-  char problem[1024], machine[512];
+  char problem[1024], machine[1024];
   struct plan plan;
   describe(lists, sizeof lists);
   const struct argp argp = {.options = options, .parser = parse_option, .doc = lists};

@@ -47,7 +47,7 @@ static void left_row(const struct plan *plan) {
 }
 
 static void print_head(const struct plan_request *request, const char *machine) {
-  char line[512], count[WORDS_BYTES], tokens[WORDS_BYTES + 32] = "", number[WORDS_BYTES];
+  char line[1280], count[WORDS_BYTES], tokens[WORDS_BYTES + 32] = "", number[WORDS_BYTES];
   if (request->tokens > 0)
     snprintf(tokens, sizeof tokens, ", %s tokens a GPU and step",
              words_count((uint64_t)request->tokens, number));

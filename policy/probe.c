@@ -158,8 +158,8 @@ int main(int count, char **words) {
   int version = 0;
   struct probe probe = {
       .root = root ? root : "", .drives = options.nvme, .verbose = options.verbose};
-  char bus[sizeof key.gpu];
-  struct probe_gpu *gpu = probe_gpu_open(options.gpu, bus, &version, why, sizeof why);
+  struct rates_key of_gpu = {.drives = NULL};
+  struct probe_gpu *gpu = probe_gpu_open(options.gpu, &of_gpu, &version, why, sizeof why);
   if (!gpu) {
     fprintf(stderr, "offload-probe: %s\n", why);
     return EXIT_NOTHING;
@@ -167,7 +167,8 @@ int main(int count, char **words) {
   bool keep = (options.cached || options.again) && rates_key_here(&key, root, version);
   if (!keep)
     (void)rates_key_here(&key, root, version);
-  memcpy(key.gpu, bus, sizeof bus);
+  memcpy(key.gpu, of_gpu.gpu, sizeof key.gpu);
+  memcpy(key.name, of_gpu.name, sizeof key.name);
   key.drives = options.nvme;
   const uint64_t until = clock_now_ns() + (uint64_t)LOCK_SECONDS * 1000000000u;
   if (keep && rates_cache_lock(&key, NULL, until, why, sizeof why) < 0) {
@@ -177,7 +178,7 @@ int main(int count, char **words) {
   rates_assume(&probe.rates);
   if (keep && !options.again && rates_cached(&key, &probe.rates, path))
     return print(&key, &probe.rates); /* who had the lock before has measured */
-  probe.node = probe_node_of(probe.root, bus);
+  probe.node = probe_node_of(probe.root, key.gpu);
   if (!measure(&probe, gpu, &key, options.ranks, until))
     return EXIT_NOTHING;
   if (keep && !rates_cache_store(&key, &probe.rates, why, sizeof why))

@@ -2,7 +2,7 @@
    says why in a line on stderr with --verbose. One thread calls them, in this order: host, gpu, drives. */
 #ifndef OFFLOAD_PROBE_H
 #define OFFLOAD_PROBE_H
-#include "rates.h"
+#include "rates_cache.h"
 
 struct probe {
   struct rates rates;
@@ -16,10 +16,10 @@ struct probe {
 /* A line on stderr, if asked for. */
 void probe_say(const struct probe *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The GPU (probe_gpu.c). Opening gives its bus id and the driver's version, makes no context; false with a sentence. */
+/* The GPU (probe_gpu.c). Opening gives its bus id and name and the driver's version, makes no context; NULL with a sentence. */
 struct probe_gpu;
-struct probe_gpu *probe_gpu_open(const char *name, char bus[64], int *version, char *problem,
-                                 size_t problem_bytes);
+struct probe_gpu *probe_gpu_open(const char *which, struct rates_key *key, int *version,
+                                 char *problem, size_t problem_bytes);
 /* Link, kernels on host pages, device memory, starts, and what the host pages were charged to. */
 bool probe_gpu_measure(struct probe_gpu *, struct probe *, char *problem, size_t problem_bytes);
 

@@ -48,8 +48,26 @@ static bool load(struct probe_gpu *gpu, char *problem, size_t bytes) {
   return true;
 }
 
-struct probe_gpu *probe_gpu_open(const char *name, char bus[64], int *version, char *problem,
-                                 size_t bytes) {
+/* A number or a bus id; what is there is told where it is none. */
+static bool find_device(struct probe_gpu *gpu, const char *which, char *problem, size_t bytes) {
+  const bool number = *which && !which[strspn(which, "0123456789")];
+  int count = 0;
+  if (number ? !gpu->cuDeviceGet(&gpu->device, atoi(which))
+             : !gpu->cuDeviceGetByPCIBusId(&gpu->device, which))
+    return true;
+  if (!gpu->cuDeviceGetCount || gpu->cuDeviceGetCount(&count))
+    return rates_fail(problem, bytes, "no GPU %s here: name it by number or PCI bus id", which);
+  if (count == 1)
+    return rates_fail(problem, bytes,
+                      "no GPU %s here, where there is one: name it 0, or by its PCI bus id", which);
+  return rates_fail(
+      problem, bytes,
+      "no GPU %s here, where there are %d: name one by number, 0 to %d, or by PCI bus id", which,
+      count, count - 1);
+}
+
+struct probe_gpu *probe_gpu_open(const char *which, struct rates_key *key, int *version,
+                                 char *problem, size_t bytes) {
   struct probe_gpu *gpu = calloc(1, sizeof *gpu);
   CUresult result;
   if (!gpu || !load(gpu, problem, bytes)) {
@@ -59,14 +77,14 @@ struct probe_gpu *probe_gpu_open(const char *name, char bus[64], int *version, c
   /* load has found all that is needed, or failed. NOLINTBEGIN(clang-analyzer-core.CallAndMessage) */
   if ((result = gpu->cuInit(0))) {
     rates_fail(problem, bytes, "cuInit answers %d: no GPU that this process may use", (int)result);
-  } else if ((result = strchr(name, ':') ? gpu->cuDeviceGetByPCIBusId(&gpu->device, name)
-                                         : gpu->cuDeviceGet(&gpu->device, atoi(name)))) {
-    rates_fail(problem, bytes, "no GPU %s here (error %d); name it by number or PCI bus id", name,
-               (int)result);
+  } else if (!find_device(gpu, which, problem, bytes)) {
+    /* said */
   } else if ((result = gpu->cuDriverGetVersion(version)) ||
-             (result = gpu->cuDeviceGetPCIBusId(bus, 64, gpu->device))) {
+             (result = gpu->cuDeviceGetPCIBusId(key->gpu, sizeof key->gpu, gpu->device))) {
     rates_fail(problem, bytes, "the driver answers error %d", (int)result);
   } else {
+    if (!gpu->cuDeviceGetName || gpu->cuDeviceGetName(key->name, sizeof key->name, gpu->device))
+      *key->name = 0;
     return gpu;
   }
   /* NOLINTEND(clang-analyzer-core.CallAndMessage) */

@@ -15,19 +15,27 @@
 #include <time.h>
 #include <unistd.h>
 
+static const char first_line[] = "# what this machine does in a second, measured by offload-probe";
 enum { TEXT_BYTES = 4096, LINE_BYTES = 1024, DRIVES_SHOWN = 700 };
 
-/* A file's first word; false when there is none. */
-static bool first_word(const char *root, const char *path, char *word, size_t bytes) {
+/* A file's beginning; false when there is none. */
+static bool text_at(const char *root, const char *path, char *text, size_t bytes) {
   char whole[512];
   if (snprintf(whole, sizeof whole, "%s%s", root ? root : "", path) >= (int)sizeof whole)
     return false;
   const int file = open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0)
     return false;
-  const ssize_t got = read(file, word, bytes - 1);
+  const ssize_t got = read(file, text, bytes - 1);
   close(file);
-  word[got > 0 ? got : 0] = 0;
+  text[got > 0 ? got : 0] = 0;
+  return *text;
+}
+
+/* Its first word. */
+static bool first_word(const char *root, const char *path, char *word, size_t bytes) {
+  if (!text_at(root, path, word, bytes))
+    return false;
   word[strcspn(word, " \t\r\n")] = 0;
   return *word;
 }
@@ -90,9 +98,21 @@ bool rates_cache_path(const struct rates_key *key, char path[RATES_PATH_BYTES], 
   return true;
 }
 
-/* Reads a file whose second line begins with `line`, or is it. */
-static bool read_file(const char *path, const char *line, bool whole, struct rates *rates) {
-  char problem[512], second[LINE_BYTES + 2] = "";
+/* Where "GPU " and ", drives " stand in a second line; what is between is the bus id. False: it has none. */
+static bool split_line(const char *line, const char **gpu, const char **drives) {
+  *gpu = strstr(line, ", GPU ");
+  *drives = *gpu ? strstr(*gpu, ", drives ") : NULL;
+  if (!*drives)
+    return false;
+  *gpu += strlen(", GPU ");
+  *drives += strlen(", drives ");
+  return true;
+}
+
+/* Reads a file whose second line begins with `line`, or is it. `kept` (or NULL) and the whole second line tell what it is of. */
+static bool read_file(const char *path, const char *line, bool whole, struct rates *rates,
+                      struct rates_kept *kept, char second[LINE_BYTES + 2]) {
+  char problem[512], first[LINE_BYTES] = "";
   struct stat status;
   /* Nothing that could be waited for, wherever XDG_CACHE_HOME leads. */
   const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
@@ -101,11 +121,13 @@ static bool read_file(const char *path, const char *line, bool whole, struct rat
   FILE *file = regular ? fdopen(descriptor, "r") : NULL;
   if (!file && descriptor >= 0)
     close(descriptor);
-  const bool has = file && fgets(second, sizeof second, file) && fgets(second, sizeof second, file);
+  const bool has = file && fgets(first, sizeof first, file) && fgets(second, LINE_BYTES + 2, file);
   if (file)
     (void)fclose(file);
+  if (!has)
+    return false;
   second[strcspn(second, "\n")] = 0;
-  if (!has || (whole ? strcmp(second, line) != 0 : strncmp(second, line, strlen(line)) != 0))
+  if (whole ? strcmp(second, line) != 0 : strncmp(second, line, strlen(line)) != 0)
     return false;
   struct rates read;
   rates_assume(&read);
@@ -113,20 +135,73 @@ static bool read_file(const char *path, const char *line, bool whole, struct rat
     return false;
   read.source = RATES_MEASURED;
   *rates = read;
+  if (!kept)
+    return true;
+  const char *gpu, *drives;
+  first[strcspn(first, "\n")] = 0;
+  const char *name =
+      strncmp(first, first_line, strlen(first_line)) ? "" : first + strlen(first_line);
+  (void)snprintf(kept->name, sizeof kept->name, "%.95s", strncmp(name, " on ", 4) ? "" : name + 4);
+  kept->when = status.st_mtim.tv_sec;
+  *kept->gpu = 0;
+  if (split_line(second, &gpu, &drives))
+    (void)snprintf(kept->gpu, sizeof kept->gpu, "%.*s", (int)(drives - strlen(", drives ") - gpu),
+                   gpu);
   return true;
 }
 
+/* Whether two names of a GPU may be the same one's: of a part of a GPU more is told, of an unknown one nothing. */
+static bool names_agree(const char *model, const char *name) {
+  const size_t a = strlen(model), b = strlen(name);
+  return !strncmp(model, "Unknown", strlen("Unknown")) || !strncmp(model, name, a < b ? a : b);
+}
+
+/* Whether a GPU of that bus id, and of that name where both are told, is in this machine. */
+static bool gpu_here(const char *root, const struct rates_kept *kept) {
+  char path[128], text[1024], module[48], bus[sizeof kept->gpu];
+  for (size_t i = 0; i < sizeof bus; i++) /* the driver writes C1, the kernel c1 */
+    bus[i] =
+        (char)(kept->gpu[i] >= 'A' && kept->gpu[i] <= 'F' ? kept->gpu[i] | 0x20 : kept->gpu[i]);
+  if (!*bus || strchr(bus, '/'))
+    return false;
+  (void)snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", bus);
+  if (text_at(root, path, text, sizeof text)) {
+    char *model = strstr(text, "Model:");
+    if (!model)
+      return true;
+    model += strlen("Model:");
+    model += strspn(model, " \t");
+    model[strcspn(model, "\n")] = 0;
+    return names_agree(model, kept->name);
+  }
+  (void)snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/vendor", bus);
+  return first_word(root, path, text, sizeof text) && !strcmp(text, "0x10de") &&
+         first_word(root, "/sys/module/nvidia/version", module, sizeof module);
+}
+
 bool rates_cached(const struct rates_key *key, struct rates *rates, char path[RATES_PATH_BYTES]) {
-  char problem[256], line[LINE_BYTES];
+  char problem[256], line[LINE_BYTES], second[LINE_BYTES + 2];
   if (!rates_cache_path(key, path, problem, sizeof problem))
     return false;
   key_line(key, line);
-  return read_file(path, line, true, rates);
+  return read_file(path, line, true, rates, NULL, second);
 }
 
-bool rates_cached_newest(const char *root, struct rates *rates, char path[RATES_PATH_BYTES]) {
+/* The drives of a second line are those that key_line writes for a list. */
+static bool same_drives(const char *second, const char *drives) {
+  const struct rates_key key = {.drives = drives};
+  const char *gpu, *has, *wanted;
+  char line[LINE_BYTES];
+  key_line(&key, line);
+  return drives && *drives && split_line(line, &gpu, &wanted) && split_line(second, &gpu, &has) &&
+         !strcmp(has, wanted);
+}
+
+bool rates_cached_newest(const char *root, bool here, const char *drives, struct rates *rates,
+                         struct rates_kept *kept) {
   struct rates_key key;
-  char directory[RATES_PATH_BYTES], problem[256], prefix[32], line[256];
+  *kept = (struct rates_kept){.path = ""};
+  char second[LINE_BYTES + 2], directory[RATES_PATH_BYTES], problem[256], prefix[32], line[256];
   if (!rates_key_here(&key, root, 0) || !directory_of(directory, problem, sizeof problem))
     return false;
   DIR *list = opendir(directory);
@@ -137,7 +212,7 @@ bool rates_cached_newest(const char *root, struct rates *rates, char path[RATES_
   (void)snprintf(line, sizeof line, "# boot %s, driver %s%s", key.boot, key.driver,
                  *key.driver ? ", " : "");
   struct timespec newest = {0, 0};
-  bool found = false;
+  bool found = false, has_drives = false;
   for (struct dirent *entry; (entry = readdir(list));) {
     char one[RATES_PATH_BYTES];
     struct stat status;
@@ -146,14 +221,24 @@ bool rates_cached_newest(const char *root, struct rates *rates, char path[RATES_
         !file_look(AT_FDCWD, one, 0, &status))
       continue;
     const struct timespec *when = &status.st_mtim;
-    if (found && (when->tv_sec < newest.tv_sec ||
-                  (when->tv_sec == newest.tv_sec && when->tv_nsec <= newest.tv_nsec)))
+    struct rates read;
+    struct rates_kept one_kept;
+    if (!read_file(one, line, false, &read, &one_kept, second) ||
+        (here && !gpu_here(root, &one_kept)))
       continue;
-    if (!read_file(one, line, false, rates))
+    const bool with_drives = same_drives(second, drives);
+    const bool newer = when->tv_sec > newest.tv_sec ||
+                       (when->tv_sec == newest.tv_sec && when->tv_nsec > newest.tv_nsec);
+    if (found && (with_drives == has_drives ? !newer : has_drives))
       continue;
     found = true;
+    has_drives = with_drives;
     newest = *when;
-    memcpy(path, one, strlen(one) + 1);
+    *rates = read;
+    if (!with_drives)
+      rates->drive_read = rates->drive_write = 0;
+    *kept = one_kept;
+    memcpy(kept->path, one, strlen(one) + 1);
   }
   closedir(list);
   return found;
@@ -201,8 +286,8 @@ int rates_cache_lock(const struct rates_key *key, const char *what, uint64_t unt
 int rates_text(const struct rates_key *key, const struct rates *rates, char *text, size_t bytes) {
   char line[LINE_BYTES];
   key_line(key, line);
-  const int head = snprintf(
-      text, bytes, "# what this machine does in a second, measured by offload-probe\n%s\n", line);
+  const int head = snprintf(text, bytes, "%s%s%.*s\n%s\n", first_line, *key->name ? " on " : "",
+                            (int)strcspn(key->name, "\r\n"), key->name, line);
   const size_t used = (size_t)head < bytes ? (size_t)head : bytes;
   return head + rates_format(rates, used < bytes ? text + used : NULL, bytes - used);
 }

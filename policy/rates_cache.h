@@ -12,6 +12,7 @@ struct rates_key {
   char boot[40];
   char driver[64];
   char gpu[64];       /* PCI bus id */
+  char name[96];      /* the GPU's, for who reads the file; holds for nothing */
   const char *drives; /* directories as OFFLOAD_NVME has them; NULL: none */
 };
 
@@ -26,8 +27,16 @@ bool rates_cache_path(const struct rates_key *, char path[RATES_PATH_BYTES], cha
 /* What is there; the path as above. False, nothing changed, when there is nothing. */
 bool rates_cached(const struct rates_key *, struct rates *, char path[RATES_PATH_BYTES]);
 
-/* The newest of this boot and driver, whatever its GPU and drives: for who has no GPU to ask. */
-bool rates_cached_newest(const char *root, struct rates *, char path[RATES_PATH_BYTES]);
+struct rates_kept {
+  char path[RATES_PATH_BYTES]; /* "": none */
+  char gpu[64], name[96];      /* bus id; the GPU's name, "" where the file doesn't tell it */
+  int64_t when;                /* seconds since 1970 */
+};
+
+/* The newest of this boot and driver, for who has no GPU to ask. `here`: only of a GPU that is in this machine now, as its driver's
+   /proc or the PCI bus says. Drives' rates are those of `drives` (NULL: none), else 0. False where there is none. */
+bool rates_cached_newest(const char *root, bool here, const char *drives, struct rates *,
+                         struct rates_kept *);
 
 /* Makes the directories and waits until `until_ns` (CLOCK_MONOTONIC) to be the only one that measures for this key: a descriptor to
    be closed, or -1 with a sentence. `what` NULL: the key's; else a name of what is measured one after another on this node. */

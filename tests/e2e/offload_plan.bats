@@ -162,10 +162,35 @@ refused() {
   echo 580.1 >"$OFFLOAD_SYSROOT/sys/module/nvidia/version"
   planned '.rates_source == "assumed"' 7B
   mkdir -p "$XDG_CACHE_HOME/liboffload"
-  printf '# measured\n# boot 11111111-2222-3333-4444-555555555555, driver 580.1, GPU 0, drives none\ndram 72e9\n' \
-    >"$XDG_CACHE_HOME/liboffload/rates-11111111-1"
-  planned '.rates_source == "measured" and (.machine | contains("rates-11111111-1")) and (.ways.cpu.needs["host memory"] | near(7 * 36 / 72))' 7B
+  kept=$XDG_CACHE_HOME/liboffload/rates-11111111
+  keep() { # FILE BUS DRIVES RATE...
+    printf '# what this machine does in a second, measured by offload-probe on NVIDIA H200\n# boot %s, driver 580.1, GPU %s, drives %s\n' \
+      11111111-2222-3333-4444-555555555555 "$2" "$3" >"$kept-$1"
+    printf '%s\n' "${@:4}" >>"$kept-$1"
+  }
+  keep 1 0000:C1:00.0 none 'dram 72e9'
+  # not of a GPU that is no longer there, which is said
+  planned '.rates_source == "assumed" and (.machine | contains("those kept of NVIDIA H200 0000:C1:00.0, which is not here, are not taken: --rates '"$kept-1"'"))' 7B
+  gpu=$OFFLOAD_SYSROOT/proc/driver/nvidia/gpus/0000:c1:00.0
+  mkdir -p "$gpu"
+  printf 'Model: \t\t NVIDIA L4\n' >"$gpu/information"
+  planned '.rates_source == "assumed"' 7B
+  printf 'Model: \t\t NVIDIA H200\n' >"$gpu/information"
+  planned '.rates_source == "measured" and (.machine | startswith("rates measured on this machine'"'"'s NVIDIA H200 0000:C1:00.0, 2")
+    and contains("'"$kept-1"'")) and (.ways.cpu.needs["host memory"] | near(7 * 36 / 72))' 7B
   planned '.rates_source == "told" and (.machine | startswith("h200"))' 7B --gpu h200
+  # drives' rates only where these drives are asked for
+  touch -d '1 hour ago' "$kept-1"
+  keep 2 0000:C1:00.0 /a:/b 'dram 72e9' 'drive_read 100e9' 'drive_write 100e9'
+  planned '(.ways.cpu.needs["drives, reading"] | near((56 - 32 * 1.073741824) / 10)) and (.machine | contains(", drives assumed (5.00 GB/s each)"))' 7B --host-memory 32GiB --drives 2
+  planned '(.ways.cpu.needs["drives, reading"] | near((56 - 32 * 1.073741824) / 10)) and (.machine | contains(", drives assumed (5.00 GB/s each)"))' 7B --host-memory 32GiB --nvme /a:/c
+  planned '(.ways.cpu.needs["drives, reading"] | near((56 - 32 * 1.073741824) / 100)) and (.machine | contains("drives") | not)' 7B --host-memory 32GiB --nvme /a:/b
+}
+
+@test "assumed rates are told to have this machine's threads, or those that were asked for" {
+  planned '.machine | test(", but [0-9]+ threads? a GPU, which this machine has")' 7B
+  planned '.machine | endswith(", but 7 threads a GPU, by --threads")' 7B --threads 7
+  planned '.machine | contains("threads") | not' 7B --gpu h200
 }
 
 @test "the table, the arithmetic and the help are within 80 columns" {

@@ -93,12 +93,14 @@ static void test_kept(void) {
   bool good = rates_key_here(&key, root, 13000);
   tap_ok(good && !strcmp(key.boot, boot) && !strcmp(key.driver, "580.1"),
          "boot and driver are what /proc and /sys say");
-  snprintf(key.gpu, sizeof key.gpu, "0000:01:00.0");
+  snprintf(key.gpu, sizeof key.gpu, "0000:C1:00.0");
+  snprintf(key.name, sizeof key.name, "NVIDIA H200");
   struct rates rates, read;
   rates_assume(&rates);
   rates.up = 54e9;
   rates.charged_cgroup = CHARGE_NO;
-  tap_ok(!rates_cached(&key, &read, path) && !rates_cached_newest(root, &read, path),
+  static struct rates_kept kept;
+  tap_ok(!rates_cached(&key, &read, path) && !rates_cached_newest(root, false, NULL, &read, &kept),
          "nothing is found where nothing was kept");
   const int lock = rates_cache_lock(&key, NULL, clock_now_ns(), problem, sizeof problem);
   good = lock >= 0 && rates_cache_store(&key, &rates, problem, sizeof problem);
@@ -116,19 +118,33 @@ static void test_kept(void) {
   struct rates_key second = key;
   second.drives = "/mnt/a\n/mnt/b";
   rates.up = 55e9;
+  rates.drive_read = 7e9;
   const struct timespec moment = {.tv_nsec = 20000000};
   nanosleep(&moment, NULL);
   good = rates_cache_store(&second, &rates, problem, sizeof problem);
   tap_ok(good && rates_cached(&second, &read, path) && read.up == 55e9 &&
              rates_cached(&key, &read, other) && read.up == 54e9,
          "another list of drives, whatever is in its names, is kept beside it");
-  tap_ok(rates_cached_newest(root, &read, other) && read.up == 55e9 && !strcmp(path, other),
-         "who has no GPU to ask finds the newest");
+  tap_ok(rates_cached_newest(root, false, NULL, &read, &kept) && read.up == 55e9 &&
+             !strcmp(path, kept.path) && read.drive_read == 0,
+         "who has no GPU to ask finds the newest, without drives that weren't asked for");
+  tap_ok(rates_cached_newest(root, false, "/mnt/a\n/mnt/b", &read, &kept) &&
+             read.drive_read == 7e9 && !strcmp(kept.gpu, key.gpu) && !strcmp(kept.name, key.name) &&
+             kept.when > 0,
+         "with them where they were, and whose rates they are");
+  tap_ok(!rates_cached_newest(root, true, NULL, &read, &kept) && !*kept.path,
+         "a GPU that isn't here has none");
+  put("/proc/driver/nvidia/gpus/0000:c1:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 1\n");
+  tap_ok(rates_cached_newest(root, true, NULL, &read, &kept) && read.up == 55e9,
+         "one that its driver lists has");
+  put("/proc/driver/nvidia/gpus/0000:c1:00.0/information", "Model: \t\t NVIDIA L4\nIRQ: 1\n");
+  tap_ok(!rates_cached_newest(root, true, NULL, &read, &kept), "another in its place has not");
   put("/sys/module/nvidia/version", "580.2\n");
-  good = !rates_cached_newest(root, &read, other);
+  good = !rates_cached_newest(root, false, NULL, &read, &kept);
   put("/sys/module/nvidia/version", "580.1\n");
   put("/proc/sys/kernel/random/boot_id", "0a1b2c3d-0000-0000-0000-000000000002\n");
-  tap_ok(good && !rates_cached_newest(root, &read, other), "of this driver and this boot alone");
+  tap_ok(good && !rates_cached_newest(root, false, NULL, &read, &kept),
+         "of this driver and this boot alone");
   struct rates_key long_key = key;
   char drives[3000];
   memset(drives, 'd', sizeof drives);
@@ -141,7 +157,8 @@ static void test_kept(void) {
          "long lists of drives that end differently are told apart");
   alarm(20); /* a wait without end */
   good = rates_cached(&key, &read, path) && !unlink(path) && !mkfifo(path, 0600);
-  tap_ok(good && !rates_cached(&key, &read, path) && !rates_cached_newest(root, &read, other),
+  tap_ok(good && !rates_cached(&key, &read, path) &&
+             !rates_cached_newest(root, false, NULL, &read, &kept),
          "a FIFO in the place of what was kept is not waited for");
   alarm(0);
 }
