@@ -14,7 +14,7 @@
 /* Exit statuses beside EXIT_SUCCESS. */
 enum { EXIT_BLOCKED = 1, EXIT_USAGE = 2, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
-/* A line on stderr with the prefix "offload: ". */
+/* A line on stderr with the prefix "offload COMMAND: ", "offload: " where there is no command. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Writes out what stdout still holds. What could not be written is told, once, and false. Also called at exit, where it makes the status

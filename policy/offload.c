@@ -20,10 +20,12 @@ static const struct command {
 };
 enum { COMMANDS = sizeof commands / sizeof *commands, NAME_MOST = 64, DOC_MOST = 4096 };
 
+static char called[NAME_MOST] = "offload"; /* what messages begin with, argp's too */
+
 void say(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  fputs("offload: ", stderr);
+  fprintf(stderr, "%s: ", called);
   vfprintf(stderr, format, arguments);
   fputc('\n', stderr);
   va_end(arguments);
@@ -177,7 +179,6 @@ int main(int argc, char **argv) {
   const struct command *command = command_of(name);
   if (!command)
     return unknown_command(name);
-  static char called[NAME_MOST]; /* what argp's messages begin with */
   snprintf(called, sizeof called, "offload %s", command->name);
   argv[1] = called;
   return command->call(argc - 1, argv + 1);

@@ -1,6 +1,7 @@
 /* `offload bench`: what this machine does in a second, measured by offload-probe, as a table with what it means for a step; kept for
    later runs, or written to a file for OFFLOAD_RATES. */
 #define _GNU_SOURCE
+#include "../nvme/files.h"
 #include "command.h"
 #include "cost.h"
 #include "cpus.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 enum { OPTION_RATES = 256, OPTION_GPU, OPTION_NVME, OPTION_RANKS, OPTION_JSON };
-enum { OUTPUT_BYTES = 16384, PATH_MOST = 4096, ARGUMENTS = 12 };
+enum { OUTPUT_BYTES = 16384, PATH_MOST = 4096, ARGUMENTS = 16, DRIVES_MOST = 64 };
 
 static const struct argp_option options[] = {
     {"rates", OPTION_RATES, "FILE", 0,
@@ -84,14 +85,41 @@ static bool find_probe(char path[PATH_MOST]) {
   return false;
 }
 
+/* Every directory can hold state, so that nothing is measured for drives that aren't there. False: said. */
+static bool drives_good(const char *nvme) {
+  char directory[PATH_MOST], why[600];
+  unsigned count = 0;
+  for (const char *at = nvme; *at; at += *at == ':') {
+    const size_t length = strcspn(at, ":");
+    struct drive_file file;
+    if (length >= sizeof directory || (length && ++count > DRIVES_MOST)) {
+      say("--nvme: more than %d directories, or one of more than %d bytes", DRIVES_MOST,
+          PATH_MOST - 1);
+      return false;
+    }
+    snprintf(directory, sizeof directory, "%.*s", (int)length, at);
+    if (length && !drive_file_open(directory, &file, why, sizeof why)) {
+      say("--nvme: %s", why);
+      return false;
+    }
+    if (length)
+      close(file.file);
+    at += length;
+  }
+  if (!count)
+    say("--nvme '%s' names no directory: give one for each drive, separated by colons", nvme);
+  return count > 0;
+}
+
 /* Its output; false when it failed, which it has told on stderr. */
 static bool run_probe(const struct bench *bench, char *output) {
   char path[PATH_MOST];
   int ends[2], status = 0;
   if (!find_probe(path))
     return false;
-  const char *arguments[ARGUMENTS] = {path, "--gpu", bench->gpu, "--verbose"};
-  size_t count = 4;
+  const char *arguments[ARGUMENTS] = {path,        "--gpu", bench->gpu,
+                                      "--verbose", "--as",  "offload bench"};
+  size_t count = 6;
   if (!bench->rates)
     arguments[count++] = "--again";
   if (bench->nvme) {
@@ -130,6 +158,10 @@ static bool run_probe(const struct bench *bench, char *output) {
     return true;
   if (child < 0)
     say("no process: %s", strerror(errno));
+  else if (WIFEXITED(status))
+    say("nothing was measured; `offload check` lists the GPUs, tells what stands in the way, and "
+        "the "
+        "remedy");
   else if (WIFSIGNALED(status))
     say("offload-probe was ended by signal %d%s", WTERMSIG(status),
         WTERMSIG(status) == SIGALRM ? ": the driver took too long" : "");
@@ -230,6 +262,8 @@ int offload_bench(int argc, char **argv) {
   char problem[600];
   struct rates rates;
   rates_assume(&rates);
+  if (bench.nvme && !drives_good(bench.nvme))
+    return EXIT_USAGE;
   if (!run_probe(&bench, output))
     return EXIT_BLOCKED;
   if (!rates_parse(&rates, output, problem, sizeof problem)) {

@@ -62,8 +62,8 @@ static int show_html(const struct page *page, const char *path) {
   const bool standard = !strcmp(path, "-");
   FILE *out = standard ? stdout : fopen(path, "we");
   if (!out) {
-    say("report: --html %s can't be written (%s): name a file in a directory that you may write to",
-        path, strerror(errno));
+    say("--html %s can't be written (%s): name a file in a directory that you may write to", path,
+        strerror(errno));
     return EXIT_FAILURE;
   }
   page_html(page, out);
@@ -72,7 +72,7 @@ static int show_html(const struct page *page, const char *path) {
   const bool bad = ferror(out);
   if (!fclose(out) && !bad)
     return EXIT_SUCCESS;
-  say("report: %s can't be written (%s)", path, strerror(errno));
+  say("%s can't be written (%s)", path, strerror(errno));
   return EXIT_FAILURE;
 }
 
@@ -82,7 +82,7 @@ static int show(const struct asked *asked, const struct report_view *views) {
     if (!output_end())
       return EXIT_FAILURE;
     if (!good)
-      say("report: no memory for the JSON");
+      say("no memory for the JSON");
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   struct page *page = page_build(views, asked->count);
@@ -103,7 +103,7 @@ int offload_report(int argc, char **argv) {
   command_parse(&argp, argc, argv, 0, &asked);
   for (size_t i = 0; i < asked.count; i++)
     if (!view_read(&views[i], asked.files[i], problem, sizeof problem)) {
-      say("report: %s", problem);
+      say("%s", problem);
       return EXIT_USAGE;
     }
   view_arrange(views, asked.count);

@@ -1,8 +1,9 @@
 /* offload-probe: measures what rates.def lists, in a process of its own, so that nothing of it happens to the program that wants to
    know. Started by the library (shim/measure.c) and by `offload bench`; both read the rates that it prints.
 
-     offload-probe [--gpu NUMBER|BUS-ID] [--ranks N] [--nvme DIRECTORIES] [--cached | --again] [--verbose]
+     offload-probe [--gpu NUMBER|BUS-ID] [--ranks N] [--nvme DIRECTORIES] [--cached | --again] [--verbose] [--as NAME]
 
+   --as: what its messages begin with.
    --ranks: of this node, that share its memory: then all CPUs that may be had measure it, not this one's alone.
    --cached: what is kept for this boot, driver and GPU is printed as it is; else measured and kept. --again: measured and kept.
    Exit status: 0 measured; 1 nothing can be measured, with a sentence on stderr; 2 wrong options; 3 out of time. */
@@ -38,12 +39,14 @@ struct options {
   bool cached, again, verbose;
 };
 
+static const char *called = "offload-probe"; /* what messages begin with */
+
 void probe_say(const struct probe *probe, const char *format, ...) {
   if (!probe->verbose)
     return;
   va_list arguments;
   va_start(arguments, format);
-  fputs("offload-probe: ", stderr);
+  fprintf(stderr, "%s: ", called);
   vfprintf(stderr, format, arguments);
   fputc('\n', stderr);
   va_end(arguments);
@@ -51,7 +54,7 @@ void probe_say(const struct probe *probe, const char *format, ...) {
 
 static int usage(void) {
   fputs("usage: offload-probe [--gpu NUMBER|BUS-ID] [--ranks N] [--nvme DIRECTORIES] [--cached | "
-        "--again] [--verbose]\n",
+        "--again] [--verbose] [--as NAME]\n",
         stderr);
   return EXIT_OPTIONS;
 }
@@ -60,7 +63,7 @@ static int parse(int count, char **words, struct options *options) {
   static const struct option known[] = {{"gpu", 1, NULL, 'g'},   {"ranks", 1, NULL, 'r'},
                                         {"nvme", 1, NULL, 'n'},  {"cached", 0, NULL, 'c'},
                                         {"again", 0, NULL, 'a'}, {"verbose", 0, NULL, 'v'},
-                                        {NULL, 0, NULL, 0}};
+                                        {"as", 1, NULL, 's'},    {NULL, 0, NULL, 0}};
   for (int word; (word = getopt_long(count, words, "", known, NULL)) != -1;) {
     char *end = "";
     if (word == 'g')
@@ -75,6 +78,8 @@ static int parse(int count, char **words, struct options *options) {
       options->again = true;
     else if (word == 'v')
       options->verbose = true;
+    else if (word == 's')
+      called = optarg;
     else
       return usage();
     if (*end || (word == 'r' && !options->ranks))
@@ -127,7 +132,7 @@ static bool measure(struct probe *probe, struct probe_gpu *gpu, const struct rat
                     unsigned ranks, uint64_t until_ns) {
   char why[300];
   if (!probe_gpu_measure(gpu, probe, why, sizeof why)) {
-    fprintf(stderr, "offload-probe: %s\n", why);
+    fprintf(stderr, "%s: %s\n", called, why);
     return false;
   }
   const double distance = probe_distance(probe->root, probe->node);
@@ -161,7 +166,7 @@ int main(int count, char **words) {
   struct rates_key of_gpu = {.drives = NULL};
   struct probe_gpu *gpu = probe_gpu_open(options.gpu, &of_gpu, &version, why, sizeof why);
   if (!gpu) {
-    fprintf(stderr, "offload-probe: %s\n", why);
+    fprintf(stderr, "%s: %s\n", called, why);
     return EXIT_NOTHING;
   }
   bool keep = (options.cached || options.again) && rates_key_here(&key, root, version);
@@ -172,7 +177,7 @@ int main(int count, char **words) {
   key.drives = options.nvme;
   const uint64_t until = clock_now_ns() + (uint64_t)LOCK_SECONDS * 1000000000u;
   if (keep && rates_cache_lock(&key, NULL, until, why, sizeof why) < 0) {
-    fprintf(stderr, "offload-probe: %s\n", why);
+    fprintf(stderr, "%s: %s\n", called, why);
     keep = false;
   }
   rates_assume(&probe.rates);
@@ -182,6 +187,6 @@ int main(int count, char **words) {
   if (!measure(&probe, gpu, &key, options.ranks, until))
     return EXIT_NOTHING;
   if (keep && !rates_cache_store(&key, &probe.rates, why, sizeof why))
-    fprintf(stderr, "offload-probe: %s\n", why);
+    fprintf(stderr, "%s: %s\n", called, why);
   return print(&key, &probe.rates);
 }

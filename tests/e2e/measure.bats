@@ -243,7 +243,21 @@ gone() {
 
 @test "offload bench and the probe name what is wrong" {
   run -1 "$SIM" "$BUILD/offload" bench --gpu 7
-  [[ $output == *"no GPU 7 here"* ]]
+  [[ $output == "offload bench: no GPU 7 here, where there is one: name it 0, or by its PCI bus id"* ]]
+  run -1 env GPUSIM_DEVICES=3 "$SIM" "$BUILD/offload" bench --gpu 3
+  [[ $output == "offload bench: no GPU 3 here, where there are 3: name one by number, 0 to 2, or by PCI bus id"* ]]
+  run -1 "$SIM" "$BUILD/offload" bench --gpu 0x
+  [[ $output == "offload bench: no GPU 0x here"* ]]
+  run -1 env -u LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES= "$BUILD/offload" bench
+  [[ ${lines[0]} == "offload bench: no NVIDIA driver"* || ${lines[0]} == "offload bench: "*"no GPU"* ]]
+  [[ ${lines[1]} == "offload bench: nothing was measured; \`offload check\` "*"remedy" ]]
+  # before anything is measured, and nothing is kept
+  run -2 "$SIM" "$BUILD/offload" bench --nvme "$BATS_TEST_TMPDIR:/nowhere"
+  [[ $output == "offload bench: --nvme: "*"/nowhere"* ]]
+  [ "${#lines[@]}" -eq 1 ]
+  [ ! -e "$(wanted)" ]
+  run -2 "$SIM" "$BUILD/offload" bench --nvme :
+  [[ $output == "offload bench: --nvme ':' names no directory"* ]]
   run -2 "$SIM" "$BUILD/offload" bench --ranks none
   [[ $output == *"--ranks=none: write how many"* ]]
   run -2 "$SIM" "$BUILD/offload" bench --ranks=-1

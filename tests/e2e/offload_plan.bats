@@ -279,5 +279,5 @@ EOF
   [[ $output == *"--svg $BATS_TEST_TMPDIR/nowhere/plan.svg: No such file or directory"* ]]
   run bash -c "'$OFFLOAD' plan 7B --json >/dev/full"
   [ "$status" -eq 1 ]
-  [ "$output" = "offload: standard output can't be written (No space left on device)" ]
+  [ "$output" = "offload plan: standard output can't be written (No space left on device)" ]
 }

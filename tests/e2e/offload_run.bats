@@ -126,9 +126,9 @@ observation() { echo '{"schema":1,"version":"0","pid":1,"observed":{"state_bytes
   run --separate-stderr marked --observe -- sh "$BATS_TEST_TMPDIR/reporting" "$BATS_TEST_TMPDIR/path"
   [ "$status" -eq 5 ]
   [ -z "$output" ]
-  [ "${stderr_lines[0]}" = "offload: observed: 3.00 GiB of 4.00 GiB of optimizer state would move to the host, in 2 processes" ]
-  [ "${stderr_lines[1]}" = "offload: observed: a step would take 150 ms instead of 100 ms (+50 %), by \`stream\` and measured rates" ]
-  [ "${stderr_lines[2]}" = "offload: observed: use fused=True" ]
+  [ "${stderr_lines[0]}" = "offload run: observed: 3.00 GiB of 4.00 GiB of optimizer state would move to the host, in 2 processes" ]
+  [ "${stderr_lines[1]}" = "offload run: observed: a step would take 150 ms instead of 100 ms (+50 %), by \`stream\` and measured rates" ]
+  [ "${stderr_lines[2]}" = "offload run: observed: use fused=True" ]
   [[ ${stderr_lines[3]} == *"temporary: --report FILE keeps one"* ]]
   [ "${#stderr_lines[@]}" -eq 4 ]
   path=$(cat "$BATS_TEST_TMPDIR/path")
@@ -152,8 +152,8 @@ trained() {
   [ "$(jq .totals.moved_bytes_peak "$BATS_TEST_TMPDIR/observed.json")" -eq 0 ]
   [ "$(jq .observed.move_bytes "$BATS_TEST_TMPDIR/observed.json")" -eq "$moved" ]
   [ "$(jq -c '[.params, .state]' "$BATS_TEST_TMPDIR/result.json")" = "$hashes" ]
-  [[ ${stderr_lines[0]} == "offload: observed: $(awk -v b="$moved" 'BEGIN { printf "%.2f MiB", b / 1048576 }') of "*" would move to the host, in 1 process" ]]
-  [[ ${stderr_lines[1]} == "offload: observed: a step would "*" rates" ]]
+  [[ ${stderr_lines[0]} == "offload run: observed: $(awk -v b="$moved" 'BEGIN { printf "%.2f MiB", b / 1048576 }') of "*" would move to the host, in 1 process" ]]
+  [[ ${stderr_lines[1]} == "offload run: observed: a step would "*" rates" ]]
 }
 
 @test "reports that the user asked for stay, old ones beside them don't count, and reasons stand in for advice" {
@@ -161,8 +161,8 @@ trained() {
   observation 4096 4096 cpu 1 '' >"$BATS_TEST_TMPDIR/r.old.json"
   touch -d '1 hour ago' "$BATS_TEST_TMPDIR/r.old.json"
   run --separate-stderr marked --mode observe --report "$BATS_TEST_TMPDIR/r.%p.json" -- sh "$BATS_TEST_TMPDIR/reporting" "$BATS_TEST_TMPDIR/path"
-  [ "${stderr_lines[0]}" = "offload: observed: 0 of 2.00 GiB of optimizer state would move to the host, in 1 process" ]
-  [ "${stderr_lines[1]}" = "offload: observed: a reason" ]
+  [ "${stderr_lines[0]}" = "offload run: observed: 0 of 2.00 GiB of optimizer state would move to the host, in 1 process" ]
+  [ "${stderr_lines[1]}" = "offload run: observed: a reason" ]
   [ "${#stderr_lines[@]}" -eq 2 ]
   [ -e "$BATS_TEST_TMPDIR/r.1.json" ]
   [ -e "$BATS_TEST_TMPDIR/r.old.json" ]
@@ -173,7 +173,7 @@ trained() {
   [ "$status" -eq 0 ]
   [[ ${lines[0]} == */%p.json ]]
   [ ! -e "${lines[0]%/*}" ]
-  [ "${lines[1]}" = "offload: observed: no process told of CUDA: none initialised it, or all were killed" ]
+  [ "${lines[1]}" = "offload run: observed: no process told of CUDA: none initialised it, or all were killed" ]
   run marked -- sh -c 'echo "${OFFLOAD_REPORT-none}"'
   [ "$output" = none ]
 }

@@ -188,9 +188,9 @@ PY
   echo '[1]' >list.json
   for file in empty other.json cut.json list.json nowhere.json .; do
     run -2 "$OFFLOAD" report "$REPORTS/one.json" "$file"
-    [[ $output == *"report: $file"*"name a file that OFFLOAD_REPORT wrote"* ]]
+    [[ $output == *"offload report: $file"*"name a file that OFFLOAD_REPORT wrote"* ]]
   done
-  [[ $output == *"report: . can't be read (Is a directory)"* ]]
+  [[ $output == *"offload report: . can't be read (Is a directory)"* ]]
   run -2 "$OFFLOAD" report
   [[ $output == *"no file: name one that OFFLOAD_REPORT wrote"* ]]
   run -2 "$OFFLOAD" report --json --html x.html "$REPORTS/one.json"
@@ -235,7 +235,7 @@ EOF
 @test "a FIFO that nobody writes is no report and no wait, one that somebody does is read" {
   mkfifo nobody
   run -2 timeout 20 "$OFFLOAD" report nobody
-  [[ $output == *"report: nobody, line 1"*"name a file that OFFLOAD_REPORT wrote"* ]]
+  [[ $output == *"offload report: nobody, line 1"*"name a file that OFFLOAD_REPORT wrote"* ]]
   run -0 bash -c "'$OFFLOAD' report <(sleep 0.2; cat '$REPORTS/one.json')"
   [[ $output == *"What liboffload did"* ]]
 }
