@@ -23,6 +23,10 @@ bool output_end(void);
 /* Whether stdout may have colours: a terminal, unless NO_COLOR is set and not empty, or TERM is dumb. */
 bool output_coloured(void);
 
+/* A line of a list on stdout: `head`, then `text`, broken at blanks and indented as the head is wide where it is wider than the terminal
+   (80 columns where there is none). */
+void print_item(const char *head, const char *text);
+
 /* Reads the command line of the subcommand that argv[0] names. The argp needs its options and parser; args_doc and the
    first sentence of its help come from commands.def, `doc` (or NULL) stands below its options. An option's `arg` is shown as
    it is: words separated by "|" are its only values, FILE and DIRECTORY are paths; the shell's completion takes them from here.
@@ -31,6 +35,6 @@ void command_parse(const struct argp *, int argc, char **argv, unsigned flags, v
 
 /* ---- of single commands, for others ---- */
 
-/* The table of variables on stdout. */
-void print_variables(void);
+/* The table of variables on stdout; those for tests last, or not at all. */
+void print_variables(bool for_tests);
 #endif

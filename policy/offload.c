@@ -3,11 +3,13 @@
 #include "command.h"
 #include "nearest.h"
 #include "version.h"
+#include "words.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static const struct command {
@@ -52,6 +54,37 @@ static void end_at_exit(void) {
 bool output_coloured(void) {
   const char *none = getenv("NO_COLOR"), *terminal = getenv("TERM");
   return isatty(STDOUT_FILENO) && !(none && *none) && !(terminal && !strcmp(terminal, "dumb"));
+}
+
+static size_t output_columns(void) {
+  const size_t usual = 80, least = 40;
+  struct winsize size;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
+    return usual;
+  return size.ws_col < least ? least : size.ws_col;
+}
+
+void print_item(const char *head, const char *text) {
+  const size_t columns = output_columns(), indent = words_columns(head);
+  size_t column = indent;
+  fputs(head, stdout);
+  while (*text) {
+    const size_t bytes = strcspn(text, " ");
+    char word[DOC_MOST];
+    snprintf(word, sizeof word, "%.*s", (int)bytes, text);
+    const size_t wide = words_columns(word);
+    if (column > indent && column + 1 + wide > columns) {
+      printf("\n%*s", (int)indent, "");
+      column = indent;
+    } else if (column > indent) {
+      putchar(' ');
+      column++;
+    }
+    fputs(word, stdout);
+    column += wide;
+    text += bytes + strspn(text + bytes, " ");
+  }
+  putchar('\n');
 }
 
 static const struct command *command_of(const char *name) {
@@ -129,14 +162,19 @@ void command_parse(const struct argp *given, int argc, char **argv, unsigned fla
 }
 
 static void print_help(void) {
-  puts("offload " OFFLOAD_VERSION ": Adam's optimizer state in host memory, for unmodified CUDA "
-       "programs\n");
-  for (size_t i = 0; i < COMMANDS; i++)
-    printf("  offload %-10s %s\n", commands[i].name, commands[i].summary);
-  puts("\n`offload COMMAND --help` lists the options of each.\n\n"
-       "Variables, and what they are when not set. `offload run --host-memory 20GiB` sets\n"
-       "OFFLOAD_HOST_MEMORY, and so on.");
-  print_variables();
+  print_item("offload " OFFLOAD_VERSION ": ",
+             "Adam's optimizer state in host memory, for unmodified CUDA programs");
+  putchar('\n');
+  for (size_t i = 0; i < COMMANDS; i++) {
+    char head[NAME_MOST];
+    snprintf(head, sizeof head, "  offload %-10s ", commands[i].name);
+    print_item(head, commands[i].summary);
+  }
+  puts("\n`offload COMMAND --help` lists the options of each.\n");
+  print_item("",
+             "Variables, and what they are when not set. `offload run --host-memory 20GiB` sets "
+             "OFFLOAD_HOST_MEMORY, and so on.");
+  print_variables(false);
 }
 
 static int unknown_command(const char *name) {

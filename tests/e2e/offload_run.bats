@@ -332,13 +332,31 @@ patched() {
   help=$output
   run "$OFFLOAD" variables
   [ "$status" -eq 0 ]
+  [ "$(wc -l <<<"$output")" -eq "$(grep -c '^VARIABLE(' "$BATS_TEST_DIRNAME/../../policy/variables.def")" ] # a line each where it is no terminal
+  [[ ${output##*"(for tests)"} == "" && ${output%%"(for tests)"*} == *OFFLOAD_NVME_CHECKSUM* ]]
   count=0
-  while read -r name; do
-    [[ $help == *"OFFLOAD_$name "* ]]
+  while IFS='"' read -r _ name rest; do
     [[ $output == *"OFFLOAD_$name "* ]]
+    if [[ $rest == *"(for tests)"* ]]; then
+      [[ $help != *"OFFLOAD_$name "* ]]
+    else
+      [[ $help == *"OFFLOAD_$name "* ]]
+    fi
     count=$((count + 1))
-  done < <(sed -n 's/^VARIABLE([a-z_]*, "\([A-Z_]*\)".*/\1/p' "$BATS_TEST_DIRNAME/../../policy/variables.def")
+  done < <(grep '^VARIABLE(' "$BATS_TEST_DIRNAME/../../policy/variables.def")
   [ "$count" -ge 12 ]
   run "$OFFLOAD" --version
   [[ $output == "offload "[0-9]* ]]
+}
+
+@test "help fits into 80 columns, and the table into those of the terminal" {
+  "$OFFLOAD" --help >"$BATS_TEST_TMPDIR/help"
+  [ "$(wc -l <"$BATS_TEST_TMPDIR/help")" -gt 40 ]
+  [ "$(grep -cE '.{81}' "$BATS_TEST_TMPDIR/help")" -eq 0 ]
+  [ "$(tr -s ' \n' ' ' <"$BATS_TEST_TMPDIR/help" | grep -cF 'anew every five seconds with figures for Prometheus (text format; node_exporter reads')" -eq 1 ]
+  for columns in 60 100; do
+    COLUMNS=$columns script -qec "stty cols $columns; '$OFFLOAD' variables" /dev/null </dev/null | tr -d '\r' >"$BATS_TEST_TMPDIR/table"
+    [ "$(wc -L <"$BATS_TEST_TMPDIR/table")" -le "$columns" ]
+    [ "$(wc -L <"$BATS_TEST_TMPDIR/table")" -gt $((columns - 15)) ]
+  done
 }
