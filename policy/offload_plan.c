@@ -67,7 +67,8 @@ static const struct argp_option options[] = {
     {"target", OPTION_TARGET, "PERCENT", 0, "of a step that offload may take (5%)", 0},
     {"explain", OPTION_EXPLAIN, NULL, 0, "print the arithmetic, too", 0},
     {"json", OPTION_JSON, NULL, 0, "print JSON", 0},
-    {"svg", OPTION_SVG, "FILE", 0, "write a picture, too", 0},
+    {"svg", OPTION_SVG, "FILE", 0,
+     "write a picture, too; - is standard output, with nothing else on it", 0},
     {0},
 };
 
@@ -188,6 +189,10 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
   case ARGP_KEY_NO_ARGS:
     argp_error(state, "no model: give a size such as 7B, or a config.json");
     break;
+  case ARGP_KEY_END:
+    if (asked->json && asked->svg && !strcmp(asked->svg, "-"))
+      argp_error(state, "--json and --svg - are two answers: ask for one, or name a file");
+    break;
   default:
     return ARGP_ERR_UNKNOWN;
   }
@@ -265,7 +270,11 @@ static bool find_machine(struct asked *asked, char *machine, size_t machine_byte
     request->bf16_flops = gpu->bf16 * tera;
     if (request->device_bytes <= 0)
       request->device_bytes = gpu->memory * gibi;
-    snprintf(machine, machine_bytes, "%s: %s, by public figures", gpu->name, gpu->words);
+    char whose[80] = "";
+    if ((unsigned)gpu->gpus != request->gpus)
+      snprintf(whose, sizeof whose, ", of a machine with %d GPU%s, not %u", gpu->gpus,
+               gpu->gpus == 1 ? "" : "s", request->gpus);
+    snprintf(machine, machine_bytes, "%s: %s, by public figures%s", gpu->name, gpu->words, whose);
   }
   if (asked->rates) {
     if (!rates_read(&request->rates, asked->rates, problem, sizeof problem)) {
@@ -315,7 +324,9 @@ int offload_plan(int argc, char **argv) {
     return EXIT_USAGE;
   }
   bool written = true;
-  if (asked.json)
+  if (asked.svg && !strcmp(asked.svg, "-"))
+    written = plan_svg(&asked.request, &plan, machine, asked.svg);
+  else if (asked.json)
     written = plan_json(&asked.request, &plan, machine);
   else
     plan_text(&asked.request, &plan, machine, asked.explain);
@@ -325,7 +336,8 @@ int offload_plan(int argc, char **argv) {
     say("no memory for the JSON");
     return EXIT_BLOCKED;
   }
-  if (asked.svg && !plan_svg(&asked.request, &plan, machine, asked.svg)) {
+  if (asked.svg && strcmp(asked.svg, "-") != 0 &&
+      !plan_svg(&asked.request, &plan, machine, asked.svg)) {
     say("--svg %s: %s", asked.svg, strerror(errno));
     return EXIT_BLOCKED;
   }

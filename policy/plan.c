@@ -87,14 +87,26 @@ struct kind {
   double other; /* bytes beside parameters */
 };
 
+static const struct {
+  const char *name, *word;
+  unsigned bytes;
+} types[] = {{"fp32", "float32", 4},
+             {"bf16", "bfloat16", 2},
+             {"fp16", "float16", 2},
+             {"fp64", "float64", 8}};
+enum { TYPES = sizeof types / sizeof *types };
+
+const char *plan_dtype_of(const char *word) {
+  for (size_t i = 0; i < TYPES; i++)
+    if (!strcmp(types[i].word, word))
+      return types[i].name;
+  return word;
+}
+
 static bool kind_of(const struct plan_request *request, struct kind *kind, char *problem,
                     size_t problem_bytes) {
-  static const struct {
-    const char *name;
-    unsigned bytes;
-  } types[] = {{"fp32", 4}, {"bf16", 2}, {"fp16", 2}, {"fp64", 8}};
   unsigned t = 0;
-  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+  for (size_t i = 0; i < TYPES; i++)
     if (!strcmp(types[i].name, request->dtype))
       t = types[i].bytes;
   if (!t) {

@@ -71,12 +71,15 @@ bool plan_make(const struct plan_request *, struct plan *, char *problem, size_t
 double plan_share(const struct plan *, enum cost_way);
 const char *plan_shard_name(enum plan_shard); /* "none", "zero1", "fsdp" */
 
+/* The --dtype that a config.json's word means: of bfloat16 bf16; the word itself where there is none. */
+const char *plan_dtype_of(const char *word);
+
 struct plan_optimizer {
   const char *name, *help;
 };
 extern const struct plan_optimizer plan_optimizers[]; /* .name NULL behind the last */
 
-/* Shown: the table, JSON, and a picture. False: errno says why it could not be written. */
+/* Shown: the table, JSON, and a picture (- is stdout). False: errno says why it could not be written. */
 void plan_text(const struct plan_request *, const struct plan *, const char *machine, bool explain);
 bool plan_json(const struct plan_request *, const struct plan *, const char *machine);
 bool plan_svg(const struct plan_request *, const struct plan *, const char *machine,

@@ -47,6 +47,8 @@ bool plan_json(const struct plan_request *request, const struct plan *plan, cons
                 "shard", plan_shard_name(request->shard), "gpus", (int)request->gpus, "machine",
                 machine, "rates_source", rates_source_name(request->rates.source), "tokens",
                 request->tokens, "target", request->target);
+  json_object_set_new(json_object_get(root, "model"), "dtype",
+                      *request->model.dtype ? json_string(request->model.dtype) : json_null());
   json_object_set_new(root, "moves", json_boolean(plan->moves));
   json_object_set_new(root, "device_bytes",
                       request->device_bytes > 0 ? json_real(request->device_bytes) : json_null());

@@ -154,10 +154,18 @@ static const struct kind *kind_of(const char *type) {
   return NULL;
 }
 
+static const char instead[] =
+    "give a language model's config.json of Hugging Face, or a size such as 7B";
+
 static void count(struct reader *r, struct plan_model *model) {
   const json_t *inner = json_object_get(r->config, "text_config"); /* of several modes */
-  if (json_is_object(inner))
+  const char *dtype = json_string_value(find(r, "dtype", "torch_dtype", NULL));
+  if (json_is_object(inner)) {
     r->config = inner;
+    if (!dtype)
+      dtype = json_string_value(find(r, "dtype", "torch_dtype", NULL));
+  }
+  words_plain(dtype ? dtype : "", model->dtype, sizeof model->dtype);
   const char *type = json_string_value(json_object_get(r->config, "model_type"));
   words_plain(type ? type : "", model->type, sizeof model->type);
   const struct kind *kind = kind_of(model->type);
@@ -187,11 +195,11 @@ static bool read_config(const char *path, struct plan_model *model, char *proble
   json_t *root = view_load(path, 0, &error);
   struct reader reader = {root, path, problem, problem_bytes, false};
   if (!root && error.line > 0)
-    refuse(&reader, "%s is no JSON: line %d: %s", path, error.line, error.text);
+    refuse(&reader, "%s is no JSON: line %d: %s: %s", path, error.line, error.text, instead);
   else if (!root)
-    refuse(&reader, "%s: %s", path, error.text);
+    refuse(&reader, "%s: %s: %s", path, error.text, instead);
   else if (!json_is_object(root))
-    refuse(&reader, "%s has no JSON object", path);
+    refuse(&reader, "%s has no JSON object: %s", path, instead);
   else
     count(&reader, model);
   json_decref(root);
@@ -225,9 +233,12 @@ bool plan_model_read(const char *text, struct plan_model *model, char *problem,
       model->active = model->parameters;
       return true;
     }
-    snprintf(problem, problem_bytes,
-             "'%s' is no size of a model (350M, 7B, 1.5B) and no config.json: %s", text,
-             strerror(errno));
+    snprintf(
+        problem, problem_bytes,
+        "'%.200s' is no size of a model (350M, 7B, 1.5B) and no config.json (%s): nothing is "
+        "downloaded; give the path of its config.json, which Hugging Face has among the model's "
+        "files, and a machine that loaded it in ~/.cache/huggingface/hub",
+        text, strerror(errno));
     return false;
   }
   snprintf(path, sizeof path, S_ISDIR(status.st_mode) ? "%s/config.json" : "%s", text);

@@ -17,9 +17,10 @@
 #include <stddef.h>
 
 struct plan_model {
-  char name[96]; /* "7B", or the file's path */
-  char type[48]; /* model_type; "" for a size */
-  bool like;     /* the type is not known: counted as if it were a Llama */
+  char name[96];  /* "7B", or the file's path */
+  char type[48];  /* model_type; "" for a size */
+  char dtype[16]; /* torch_dtype or dtype, "bfloat16"; "": not told */
+  bool like;      /* the type is not known: counted as if it were a Llama */
   double parameters, active;
 };
 

@@ -4,6 +4,7 @@
 #include "words.h"
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { WIDTH = 800, HEIGHT = 470, BARS_LEFT = 130, BARS_WIDTH = 520, BAR = 30 };
 
@@ -129,7 +130,8 @@ static void seconds(FILE *file, const struct plan *plan, double y) {
 bool plan_svg(const struct plan_request *request, const struct plan *plan, const char *machine,
               const char *path) {
   char title[512], count[WORDS_BYTES];
-  FILE *file = fopen(path, "we");
+  const bool standard = !strcmp(path, "-");
+  FILE *file = standard ? stdout : fopen(path, "we");
   if (!file)
     return false;
   snprintf(title, sizeof title, "%s: %s parameters, %s, %s", request->model.name,
@@ -148,6 +150,8 @@ bool plan_svg(const struct plan_request *request, const struct plan *plan, const
   if (plan->moves)
     seconds(file, plan, y);
   fputs("</svg>\n", file);
+  if (standard)
+    return true; /* output_end tells what became of it */
   const bool written = !ferror(file);
   const int error = errno;
   if (fclose(file) == 0 && written)

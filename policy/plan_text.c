@@ -61,6 +61,14 @@ static void print_head(const struct plan_request *request, const char *machine) 
              request->model.type);
     wrap("", line);
   }
+  if (*request->model.dtype && strcmp(plan_dtype_of(request->model.dtype), request->dtype) != 0) {
+    snprintf(
+        line, sizeof line,
+        "its config.json says %s; planned is %s, which --dtype tells: what the program keeps its "
+        "parameters in while it trains",
+        request->model.dtype, request->dtype);
+    wrap("", line);
+  }
   if (request->model.active < request->model.parameters)
     printf("%s of them work on a token\n", words_count((uint64_t)request->model.active, count));
   snprintf(line, sizeof line, "%s; %u GPU%s, %s", machine, request->gpus,
@@ -88,7 +96,7 @@ static void print_bytes(const struct plan_request *request, const struct plan *p
   row("drives", 0, plan->drives * request->gpus);
 }
 
-static void print_seconds(const struct plan *plan) {
+static void print_seconds(const struct plan_request *request, const struct plan *plan) {
   char seconds[WORDS_BYTES], exposed[WORDS_BYTES], hidden[WORDS_BYTES], share[WORDS_BYTES + 1];
   printf("\n%-15s %10s %10s %10s %10s  %s\n", "step by", "takes", "exposed", "hidden", "longer",
          "bound by");
@@ -113,7 +121,9 @@ static void print_seconds(const struct plan *plan) {
            "device; *: the way that OFFLOAD_STEP=auto takes\n",
            words_seconds(plan->compute, seconds));
   else
-    puts("longer: unknown without --tokens and a known --gpu");
+    printf("longer: unknown without %s%s%s\n", request->tokens > 0 ? "" : "--tokens",
+           request->tokens > 0 || request->bf16_flops > 0 ? "" : " and ",
+           request->bf16_flops > 0 ? "" : "a known --gpu");
 }
 
 void plan_text(const struct plan_request *request, const struct plan *plan, const char *machine,
@@ -121,7 +131,7 @@ void plan_text(const struct plan_request *request, const struct plan *plan, cons
   print_head(request, machine);
   print_bytes(request, plan);
   if (plan->moves)
-    print_seconds(plan);
+    print_seconds(request, plan);
   if (explain) {
     static char text[EXPLAIN_MOST];
     cost_explain(&plan->input, &plan->cost, text, sizeof text);

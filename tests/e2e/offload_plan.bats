@@ -233,9 +233,41 @@ assert "optimizer state: 50.2 GiB" in by_name and by_name.count("parameters: 25.
 EOF
 }
 
+@test "what is missing to tell how much longer a step gets is named, and nothing else" {
+  "$OFFLOAD" plan 7B | grep -xF 'longer: unknown without --tokens and a known --gpu'
+  "$OFFLOAD" plan 7B --tokens 16K | grep -xF 'longer: unknown without a known --gpu'
+  "$OFFLOAD" plan 7B --gpu h200 | grep -xF 'longer: unknown without --tokens'
+}
+
+@test "the type in a config.json is told where another is planned" {
+  jq '.torch_dtype = "bfloat16" | del(.dtype)' "$MODELS/llama-2-7b.json" >"$BATS_TEST_TMPDIR/a.json"
+  jq '.dtype = "float32" | del(.torch_dtype)' "$MODELS/llama-2-7b.json" >"$BATS_TEST_TMPDIR/b.json"
+  planned '.model.dtype == "bfloat16" and .dtype == "fp32"' "$BATS_TEST_TMPDIR/a.json"
+  "$OFFLOAD" plan "$BATS_TEST_TMPDIR/a.json" | grep -F 'its config.json says bfloat16; planned is fp32, which --dtype tells'
+  run -1 grep -F 'config.json says' <("$OFFLOAD" plan "$BATS_TEST_TMPDIR/a.json" --dtype bf16)
+  run -1 grep -F 'config.json says' <("$OFFLOAD" plan "$BATS_TEST_TMPDIR/b.json")
+  planned '.model.dtype == null' 7B
+}
+
+@test "rates of a machine with another number of GPUs are called that" {
+  planned '.machine | endswith("by public figures, of a machine with 2 GPUs, not 8")' 7B --gpu a100-40-2 --gpus 8
+  planned '.machine | endswith("by public figures")' 7B --gpu a100-40-2 --gpus 2
+}
+
+@test "a picture on standard output is alone there" {
+  "$OFFLOAD" plan 7B --gpu h200 --svg - >"$BATS_TEST_TMPDIR/one.svg"
+  "$OFFLOAD" plan 7B --gpu h200 --svg "$BATS_TEST_TMPDIR/two.svg" >/dev/null
+  [ "$(wc -c <"$BATS_TEST_TMPDIR/one.svg")" -gt 2000 ]
+  cmp "$BATS_TEST_TMPDIR/one.svg" "$BATS_TEST_TMPDIR/two.svg"
+  refused "--json and --svg - are two answers" 7B --json --svg -
+  run bash -c "'$OFFLOAD' plan 7B --svg - >/dev/full"
+  [ "$status" -eq 1 ]
+}
+
 @test "what can't be understood is refused with argument, value and remedy" {
   refused "no model: give a size such as 7B" --gpus 2
   refused "'7G' is no size of a model (350M, 7B, 1.5B) and no config.json" 7G
+  refused "give the path of its config.json, which Hugging Face has among the model's files" meta-llama/Llama-3-8B
   refused "one model at a time, so not '8B' beside '7B'" 7B 8B
   refused "--gpus 0: give a whole number from 1" 7B --gpus 0
   refused "--gpus -1" 7B --gpus=-1
@@ -257,6 +289,7 @@ EOF
 @test "a config.json that isn't one is refused with what is missing in it" {
   echo '{"hidden_size": 4096,' >"$BATS_TEST_TMPDIR/broken.json"
   refused "broken.json is no JSON: line 2" "$BATS_TEST_TMPDIR/broken.json"
+  refused "give a language model's config.json of Hugging Face, or a size such as 7B" "$BATS_TEST_TMPDIR/broken.json"
   echo '[]' >"$BATS_TEST_TMPDIR/list.json"
   refused "list.json has no JSON object" "$BATS_TEST_TMPDIR/list.json"
   jq 'del(.num_hidden_layers)' "$MODELS/llama-2-7b.json" >"$BATS_TEST_TMPDIR/less.json"
