@@ -81,7 +81,7 @@ report-fixtures: all $(B)/charlm
 
 # Man pages and the shell's completion, from what the program tells of itself. `make install` takes them.
 MANUALS := $(addprefix $(B)/man/,offload.1 liboffload.7 offload.bash)
-$(B)/man/made: $(B)/offload $(wildcard policy/man/*)
+$(B)/man/made: $(B)/offload policy/gpus.def policy/optimizers.def $(wildcard policy/man/*)
 	$(PYTHON) policy/man/make.py $(B)/offload $(@D)
 	@touch $@
 $(MANUALS): $(B)/man/made ;

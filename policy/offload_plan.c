@@ -49,10 +49,13 @@ struct asked {
 static const struct argp_option options[] = {
     {"gpus", OPTION_GPUS, "N", 0, "GPUs of the node (1)", 0},
     {"tokens", OPTION_TOKENS, "N", 0, "tokens of a GPU and step, all micro-batches: 16K, 65536", 0},
-    {"optimizer", OPTION_OPTIMIZER, "NAME", 0, "adamw; others are listed below", 0},
+    {"optimizer", OPTION_OPTIMIZER, "NAME", 0,
+     "the optimizer, of those listed under Optimizers (adamw)", 0},
     {"dtype", OPTION_DTYPE, "fp32|bf16|fp16|fp64", 0, "of parameters and gradients (fp32)", 0},
     {"gpu", OPTION_GPU, "NAME", 0,
-     "a known machine: its rates, memory and speed by public figures; listed below", 0},
+     "a known machine, of those listed under Machines: its rates, memory and speed by public "
+     "figures",
+     0},
     {"rates", OPTION_RATES, "FILE", 0, "this machine's rates, as OFFLOAD_RATES", 0},
     {"device-memory", OPTION_DEVICE_MEMORY, "SIZE", 0, "of a GPU: 80GiB", 0},
     {"shard", OPTION_SHARD, "none|zero1|fsdp", 0, "what the GPUs divide among each other (none)",

@@ -164,7 +164,8 @@ static void say_observed(const struct observed *observed) {
   if (!sum.sentence_count && sum.move_bytes < sum.state_bytes)
     read_reports(observed, &sum, true);
   if (!sum.reports)
-    say("observed: no process told of CUDA: none initialised it, or all were killed");
+    say("observed: no process told of CUDA: none initialised it, or all were killed; "
+        "`offload check -- COMMAND` tells whether it can on this machine");
   else if (!sum.observed)
     say("observed: no optimizer step that is known was seen; nothing would move");
   else {

@@ -68,6 +68,11 @@ def variable_of(name, words, kind, initial, text):
     return f".TP\n\\fBOFFLOAD_{roff(name)}\\fR=\\fI{roff(takes)}\\fR{otherwise}\n{roff(sentence(text))}"
 
 
+def listed(name, macro):
+    """Names of a .def file of the program: the first argument of each use of the macro."""
+    return re.findall(rf"^{macro}\(([^,\s]+),", (HERE.parent / name).read_text(), flags=re.MULTILINE)
+
+
 def fill(name, **parts):
     text = (HERE / name).read_text()
     for key, value in parts.items():
@@ -105,8 +110,13 @@ def main():
         VARIABLES="\n".join(variable_of(*v) for v in variables if "(for tests)" not in v[4]),
         COUNTERS="\n".join(f".TP\n.B {f[0]}\n{roff(sentence(f[1]))}" for kind, *f in told if kind == "counter")))
 
+    # What the program lists in its help by these tables.
+    words = {("plan", "gpu"): listed("gpus.def", "PROFILE"), ("plan", "optimizer"): listed("optimizers.def", "OPTIMIZER")}
+    if not all(words.values()):
+        sys.exit("make.py: gpus.def or optimizers.def has no name")
+
     def options_of(command):
-        lines = [f"--{name} {argument}".rstrip() for _, name, _, argument, _ in command.options] + ["--help", "--usage", "--version"]
+        lines = [f"--{name} {'|'.join(words.get((command.name, name), [])) or argument}".rstrip() for _, name, _, argument, _ in command.options] + ["--help", "--usage", "--version"]
         return f"  {command.name}) echo '" + "\n".join(lines) + "' ;;"
 
     (out / "offload.bash").write_text(fill(

@@ -34,6 +34,12 @@ text() { groff -man -Tascii -P-c -P-b -P-u "$MAN/$1" | sed 's/[[:space:]]\+/ /g'
   [ "$count" -ge 20 ]
 }
 
+@test "the page says where its lists of optimizers and machines stand" {
+  [ "$(text offload.1 | grep -ciF 'listed below')" -eq 0 ]
+  page=$(text offload.1)
+  [[ $page == *"those listed under Optimizers"* && $page == *"Optimizers: adamw"* && $page == *"Machines: h200"* ]]
+}
+
 @test "every variable is in liboffload(7), but those for tests, and every counter" {
   page=$(text liboffload.7)
   count=0
@@ -67,6 +73,10 @@ completed() {
   [ "$(completed offload run OFFLOAD_MO)" = OFFLOAD_MODE= ]
   [ "$(completed offload run OFFLOAD_STEP = d)" = direct ]
   [ "$(completed offload check --js)" = --json ]
+  [ "$(completed offload plan --gpu h2)" = "h200 h200-8" ]
+  [ "$(completed offload plan --gpu '' | wc -w)" -eq "$(grep -c '^PROFILE(' "$ROOT/policy/gpus.def")" ]
+  [ "$(completed offload plan --optimizer = ad)" = "adam adamw" ]
+  [ "$(completed offload plan --optimizer '' | wc -w)" -eq "$(grep -c '^OPTIMIZER(' "$ROOT/policy/optimizers.def")" ]
   cd "$BATS_TEST_TMPDIR"
   touch report_one.json
   [ "$(completed offload run --report rep)" = report_one.json ]

@@ -173,7 +173,7 @@ trained() {
   [ "$status" -eq 0 ]
   [[ ${lines[0]} == */%p.json ]]
   [ ! -e "${lines[0]%/*}" ]
-  [ "${lines[1]}" = "offload run: observed: no process told of CUDA: none initialised it, or all were killed" ]
+  [ "${lines[1]}" = "offload run: observed: no process told of CUDA: none initialised it, or all were killed; \`offload check -- COMMAND\` tells whether it can on this machine" ]
   run marked -- sh -c 'echo "${OFFLOAD_REPORT-none}"'
   [ "$output" = none ]
 }
