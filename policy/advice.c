@@ -255,10 +255,7 @@ static void give_shard(const struct advice_facts *facts, struct given *given) {
 
 static void give_host(const struct advice_facts *facts, struct given *given) {
   char budget[WORDS_BYTES], left[WORDS_BYTES];
-  const double on_drives = facts->input.on_drive * facts->input.family.state;
-  const double stays =
-      (double)facts->state_bytes - (double)facts->budget_bytes - (on_drives > 0 ? on_drives : 0);
-  if (!facts->budget_limited_by || stays < 1)
+  if (!facts->budget_limited_by || !facts->kept_bytes)
     return;
   const char *remedy = "add host memory, run fewer jobs beside this one";
   if (!strcmp(facts->budget_limited_by, "OFFLOAD_HOST_MEMORY"))
@@ -268,11 +265,17 @@ static void give_host(const struct advice_facts *facts, struct given *given) {
              "limits.memory)";
   else if (!strcmp(facts->budget_limited_by, "RLIMIT_MEMLOCK"))
     remedy = "raise the locked-memory limit (ulimit -l unlimited)";
+  const char *drives = "", *or_drives = "";
+  if (!facts->drives_named)
+    or_drives = ", or name directories on local drives in OFFLOAD_NVME";
+  else if (facts->drives_full)
+    or_drives = ", or make room on the drives (OFFLOAD_NVME_LIMIT, or what is free there)";
+  else if (facts->drives_decline)
+    drives = ", as drives take no piece that is also used by others, or whose partners stay";
   give(given, ADVICE_host,
-       "host memory for state is %s, by %.64s, so %s of it stays on the device: %s, or name "
-       "directories on local drives in OFFLOAD_NVME",
+       "host memory for state is %s, by %.64s, so %s of it stays on the device%s: %s%s",
        words_bytes((double)facts->budget_bytes, budget), facts->budget_limited_by,
-       words_bytes(stays, left), remedy);
+       words_bytes((double)facts->kept_bytes, left), drives, remedy, or_drives);
 }
 
 static void give_way(const struct advice_facts *facts, struct given *given) {

@@ -25,6 +25,9 @@ struct advice_facts {
   uint64_t device_bytes, device_used_bytes; /* used: with whatever is there at present */
   uint64_t state_bytes, parameter_bytes, gradient_bytes; /* of this rank, wherever they are */
   uint64_t budget_bytes;                                 /* of host memory */
+  uint64_t kept_bytes; /* of state: what may move, and the budget and drives lack room for */
+  bool drives_named, drives_full,
+      drives_decline; /* as pieces are used by others, or their partners stay */
   const char *budget_limited_by;
   unsigned ranks;             /* of the node */
   bool replicated;            /* every rank steps all parameters (DDP) */

@@ -219,6 +219,7 @@ static void advise(const struct plan_request *request, struct plan *plan) {
   if (plan->moves && request->host_bytes > 0) {
     facts.budget_bytes = (uint64_t)(request->host_bytes / request->gpus);
     facts.budget_limited_by = "--host-memory";
+    facts.kept_bytes = (uint64_t)plan->with.state;
   }
   if (plan->compute > 0)
     facts.step_seconds = plan->compute + plan->cost.ways[COST_STAY].seconds;

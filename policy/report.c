@@ -279,6 +279,34 @@ static bool drives_refused(void) {
   return false;
 }
 
+/* Why drives hold nothing, though they are named. */
+static void no_drives_text(char *text, size_t bytes) {
+  const uint64_t kept = total(&report.kept_bytes);
+  char size[REPORT_SIZE_BYTES];
+  report_size_text(kept, size);
+  switch (kept ? atomic_load_explicit(&report.kept, memory_order_relaxed) : -1) {
+  case KEPT_FULL:
+    snprintf(text, bytes,
+             "; nothing on drives, which have no room (OFFLOAD_NVME_LIMIT, or what is free "
+             "there): %s stays on the device",
+             size);
+    break;
+  case KEPT_SHARED:
+    snprintf(text, bytes,
+             "; nothing on drives, which take no piece that is also used by others, or whose "
+             "partners stay: %s stays on the device",
+             size);
+    break;
+  case KEPT_UNKNOWN:
+    snprintf(text, bytes,
+             "; nothing on drives, as steps launch what may use any memory: %s stays on the device",
+             size);
+    break;
+  default:
+    snprintf(text, bytes, "; nothing on drives, which take what is beyond the budget");
+  }
+}
+
 static void exit_line(const struct config *config, const char *report_path) {
   const struct report_totals *t = &report.totals;
   const unsigned long long steps = total(&t->steps);
@@ -286,7 +314,7 @@ static void exit_line(const struct config *config, const char *report_path) {
   char peak[REPORT_SIZE_BYTES], down[REPORT_SIZE_BYTES], up[REPORT_SIZE_BYTES],
       size[REPORT_SIZE_BYTES];
   char budget[REPORT_SIZE_BYTES], written[REPORT_SIZE_BYTES], step[64], why[640];
-  char drives[96] = "", began[80] = "", refused[64] = "", verified[96] = "";
+  char drives[192] = "", began[80] = "", refused[64] = "", verified[96] = "";
   const char *prefix = report_path ? "; report in " : "";
   char shown[REPORT_FILE_SHOWN];
   const char *file = report_path ? report_file_shown(report_path, shown) : "";
@@ -314,7 +342,7 @@ static void exit_line(const struct config *config, const char *report_path) {
              report_size_text(total(&t->drive_bytes_peak), size),
              report_size_text(total(&t->drive_written_bytes), written));
   else if (config->nvme && !drives_refused())
-    snprintf(drives, sizeof drives, "; nothing on drives, which take what is beyond the budget");
+    no_drives_text(drives, sizeof drives);
   if (refusals)
     snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
              (unsigned long long)refusals);

@@ -29,6 +29,13 @@ struct report_function {
 };
 enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
 
+/* Why drives that are named don't take what is beyond the budget. */
+enum report_kept {
+  KEPT_UNKNOWN, /* none named, refused as a line says, or what else a step uses can't be told */
+  KEPT_FULL,    /* no room on drives */
+  KEPT_SHARED,  /* its pieces are used by others, or their partners stay */
+};
+
 struct report {
   struct report_totals totals;
   const char *tier; /* "host_numa", "host", "none"; set by report_tier, report_budget */
@@ -38,6 +45,8 @@ struct report {
   _Atomic unsigned function_count;
   char reasons[REPORT_REASONS][384]; /* why something was not done; each sentence once */
   _Atomic unsigned reason_count;
+  _Atomic uint64_t kept_bytes;    /* state that may move and lacks room, as of the last choice */
+  _Atomic int kept;               /* enum report_kept */
   _Atomic bool state_elsewhere;   /* state lies in memory that no call of cuMemAlloc made */
   char refused_caller[96];        /* file name of the first module whose allocation stayed native */
   _Atomic uint64_t largest_small; /* bytes of the largest allocation below the least size */

@@ -175,6 +175,11 @@ static size_t give(bool final, struct advice advice[ADVICE_MOST], uint64_t *stat
     facts.budget_limited_by = limited_by;
     facts.memlock_bytes = !strcmp(limited_by, "RLIMIT_MEMLOCK") ? facts.budget_bytes : 0;
   }
+  facts.kept_bytes = total(&report.kept_bytes);
+  const int kept = atomic_load_explicit(&report.kept, memory_order_relaxed);
+  facts.drives_named = process_config()->nvme;
+  facts.drives_full = kept == KEPT_FULL;
+  facts.drives_decline = kept == KEPT_SHARED;
   /* The job's, as its launcher says: others that share the node keep state of their own. */
   const unsigned of_job = process_config()->ranks.local_ranks;
   facts.ranks = of_job ? of_job : ranks_sharers();

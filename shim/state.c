@@ -51,6 +51,12 @@ static struct touches_noted note_touches(const struct view *view) {
   return noted;
 }
 
+/* What lacked room when it was last to move. */
+static void note_kept(size_t bytes, enum report_kept why) {
+  atomic_store_explicit(&report.kept, (int)why, memory_order_relaxed);
+  atomic_store_explicit(&report.kept_bytes, bytes, memory_order_relaxed);
+}
+
 /* As many of the listed pieces as the budget has room for go to the host, more to drives (NULL: none). */
 static CUresult move_out(const struct view *view, struct items *items, CUstream stream, bool wait,
                          const struct touches_noted *drives, size_t *moved) {
@@ -70,6 +76,10 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
   if (room < wanted)
     to_drive = view_cut(view, items, room, on_drives);
   const size_t going = items->count + to_drive.count;
+  const enum report_kept kept = !possible                   ? KEPT_UNKNOWN
+                                : on_drives < wanted - room ? KEPT_FULL
+                                                            : KEPT_SHARED;
+  note_kept((wanted - going) * bytes, kept);
   CUresult result = move_pieces(items->items, items->count, PIECE_HOST, stream, wait, moved);
   if (!result && drives && to_drive.count) {
     size_t sent = 0;
@@ -85,8 +95,8 @@ static CUresult move_out(const struct view *view, struct items *items, CUstream 
                   "OFFLOAD_HOST_MEMORY or free host memory",
                   report_size_text((wanted - going) * bytes, stays),
                   report_size_text(wanted * bytes, all), report.budget_limited_by,
-                  !possible ? ""
-                  : on_drives < wanted - room
+                  kept == KEPT_UNKNOWN ? ""
+                  : kept == KEPT_FULL
                       ? ", and so is the room on drives (OFFLOAD_NVME_LIMIT, or what is free there)"
                       : ", and drives take no piece that is also used by others, or whose partners "
                         "stay");
@@ -213,6 +223,8 @@ static CUresult settle(struct pace *pace, CUstream stream) {
   } else {
     const uint64_t late = move_late_count();
     const size_t wanted = to_host.count;
+    if (mode == MODE_FULL && !wanted)
+      note_kept(0, KEPT_UNKNOWN);
     result = move_out(&view, &to_host, stream, true, drives ? &noted : NULL, &moved);
     if (!result)
       result = move_home(&home, stream);

@@ -95,6 +95,14 @@ not_advised() {
   advised host "host memory for state is 1.00 MiB, by OFFLOAD_HOST_MEMORY, so 1.00 MiB of it stays on the device"
   run grep -c "advice:" "$BATS_TEST_TMPDIR/with.err"
   [ "$output" -eq 0 ]
+  # With drives none are asked for: what they hold isn't missed, what they have no room for is.
+  mkdir "$BATS_TEST_TMPDIR/drive"
+  OFFLOAD_NVME=$BATS_TEST_TMPDIR/drive OFFLOAD_HOST_MEMORY=1MiB job
+  expect '.totals.moved_bytes_peak == 1048576 and .totals.drive_bytes_peak == 1048576' "half on the host, half on the drive"
+  not_advised host
+  OFFLOAD_NVME=$BATS_TEST_TMPDIR/drive OFFLOAD_NVME_LIMIT=256KiB OFFLOAD_HOST_MEMORY=1MiB job
+  expect '.totals.moved_bytes_peak == 1048576 and .totals.drive_bytes_peak == 262144' "less of it on the drive"
+  advised host "so 768 KiB of it stays on the device: raise OFFLOAD_HOST_MEMORY, or make room on the drives .OFFLOAD_NVME_LIMIT"
   LINK=1e8 job chunks=10 steps=10 # 20 MiB of state
   expect '.totals.moved_bytes_peak > 20000000' "all moved"
   grep -q "advice: offload takes " "$BATS_TEST_TMPDIR/with.err"

@@ -213,13 +213,24 @@ static void check_host(void) {
   struct advice_facts facts = job();
   keeps_quiet(&facts, ADVICE_host, "not when the budget has room for the state");
   facts.budget_bytes = 2 * GIB;
+  keeps_quiet(&facts, ADVICE_host, "nor when what is beyond it stays for other reasons");
+  facts.kept_bytes = 6 * GIB;
   gives(&facts, ADVICE_host,
         "is 2.00 GiB, by MemAvailable, so 6.00 GiB of it stays on the device: "
-        "add host memory",
+        "add host memory, run fewer jobs beside this one, or name directories on local drives in "
+        "OFFLOAD_NVME",
         "says what stays, and which limit it is");
-  facts.input.on_drive = 6.0 * (double)GIB / 8;
-  keeps_quiet(&facts, ADVICE_host, "not for what is on drives");
-  facts.input.on_drive = 0;
+  facts.drives_named = true;
+  const char *text = find(&facts, ADVICE_host, NULL);
+  tap_ok(text && !strstr(text, "OFFLOAD_NVME"), "host: names no drives where drives are named");
+  facts.drives_full = true;
+  gives(&facts, ADVICE_host, "make room on the drives (OFFLOAD_NVME_LIMIT",
+        "says that drives are full");
+  facts.drives_full = false;
+  facts.drives_decline = true;
+  gives(&facts, ADVICE_host,
+        "6.00 GiB of it stays on the device, as drives take no piece that is also used by others",
+        "says why drives don't take it");
   facts.budget_limited_by = "cgroup memory limit";
   gives(&facts, ADVICE_host, "Docker --memory", "a control group's remedy");
   facts.budget_limited_by = "OFFLOAD_HOST_MEMORY";

@@ -379,6 +379,16 @@ static void test_exit_line(void) {
   config.nvme = "/mnt/a";
   tap_ok(strstr(stderr_of(finish), "; nothing on drives, which take what is beyond the budget\n"),
          "drives that were named and not needed are said to hold nothing");
+  report.kept_bytes = 3 << 20;
+  report.kept = KEPT_SHARED;
+  tap_ok(strstr(stderr_of(finish),
+                "; nothing on drives, which take no piece that is also used by "
+                "others, or whose partners stay: 3.00 MiB stays on the device\n"),
+         "drives that take no piece are said to, with what stays");
+  report.kept = KEPT_FULL;
+  tap_ok(strstr(stderr_of(finish), "; nothing on drives, which have no room ("),
+         "and so are drives without room");
+  report.kept_bytes = 0;
   report_notice("no state goes to drives: OFFLOAD_NVME: /mnt/a: no such directory");
   tap_ok(!strstr(stderr_of(finish), "nothing on drives"), "unless a line has said why");
   config.nvme = NULL;
