@@ -113,10 +113,6 @@ static void tell(bool ask) {
   scratch_drop(drives, sizeof *drives);
 }
 
-void wear_report(void) {
-  tell(true);
-}
-
 static void know(struct store *store) {
   if (wear.store)
     return;
@@ -128,11 +124,14 @@ static void know(struct store *store) {
 
 /* ---- the limit ---- */
 
-static void reach(void) {
+/* False when that was known already. */
+static bool reach(void) {
   pthread_mutex_lock(&lock);
+  const bool first = !wear.reached;
   wear.reached = true;
   pthread_mutex_unlock(&lock);
   tell(false);
+  return first;
 }
 
 static bool percent_ended(struct store *store, const struct wear_limit *limit) {
@@ -151,15 +150,31 @@ static bool percent_ended(struct store *store, const struct wear_limit *limit) {
       report_notice("no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT=%u%% is reached, %u%% "
                     "of the endurance of %s under %s is used; what is there stays",
                     limit->percent, health.percent_used, health.name, path);
-      reach();
+      (void)reach();
       return true;
     }
   }
   return false;
 }
 
+/* From any thread. */
+static bool bytes_ended(struct store *store, const struct wear_limit *limit) {
+  const double megabyte = 1e6, gigabyte = 1e9, terabyte = 1e12, most = (double)limit->bytes;
+  const uint64_t written = store_stats(store).written_bytes;
+  if (!wear_reached(limit, &(struct drive_health){0}, written))
+    return false;
+  const double unit = most >= terabyte ? terabyte : most >= gigabyte ? gigabyte : megabyte;
+  if (reach())
+    report_notice("no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT is reached, %.3g of %.3g "
+                  "%s are written; what is there stays and is written on",
+                  (double)written / unit, most / unit,
+                  unit == terabyte   ? "TB"
+                  : unit == gigabyte ? "GB"
+                                     : "MB");
+  return true;
+}
+
 bool wear_ended(struct store *store) {
-  const double terabyte = 1e12;
   const struct wear_limit *limit = &process_config()->nvme_wear_limit;
   static bool ended;
   static uint64_t next_ns;
@@ -173,16 +188,17 @@ bool wear_ended(struct store *store) {
     next_ns = now + asked_again_ns;
     return ended = percent_ended(store, limit);
   }
-  const uint64_t written = store_stats(store).written_bytes;
-  ended = wear_reached(limit, &(struct drive_health){0}, written);
-  if (ended) {
-    reach();
-    report_notice("no more state goes to drives: OFFLOAD_NVME_WEAR_LIMIT is reached, %.3g of %.3g "
-                  "TB are written; what is there stays, and is written at "
-                  "each step",
-                  (double)written / terabyte, (double)limit->bytes / terabyte);
-  }
-  return ended;
+  return ended = bytes_ended(store, limit);
+}
+
+void wear_report(void) {
+  const struct wear_limit *limit = &process_config()->nvme_wear_limit;
+  pthread_mutex_lock(&lock);
+  struct store *store = wear.store;
+  pthread_mutex_unlock(&lock);
+  if (store && limit->set && !limit->percent)
+    (void)bytes_ended(store, limit); /* what the last step wrote counts too */
+  tell(true);
 }
 
 /* ---- steps ---- */

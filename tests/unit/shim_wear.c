@@ -194,6 +194,20 @@ static bool limit_by_bytes(void) {
          strstr(told(), "\"wear_limit_reached\":true");
 }
 
+static bool limit_at_the_end(void) {
+  config.nvme_wear_limit = (struct wear_limit){.set = true, .bytes = 100000000};
+  const bool before = wear_ended(store);
+  written[0] = 99999999;
+  wear_report();
+  const bool early = report.reason_count;
+  written[0] = 159400000;
+  wear_report();
+  wear_report();
+  return !before && !early && report.reason_count == 1 && wear_ended(store) &&
+         report.reason_count == 1 && said("reached, 159 of 100 MB are written") &&
+         strstr(told(), "\"wear_limit_reached\":true");
+}
+
 static bool limit_by_percent(void) {
   config.nvme_wear_limit = (struct wear_limit){.set = true, .percent = 90};
   drives[0].percent_known = drives[1].percent_known = true;
@@ -251,6 +265,8 @@ int main(void) {
   in_process(data_center, "of other drives nobody is warned");
   in_process(reported, "the report has drives, rates and what is left of their lives; unknown is "
                        "null");
+  in_process(limit_at_the_end,
+             "a limit that the last bytes pass is noticed when the report is written, once");
   in_process(limit_by_bytes, "a limit in bytes ends it at that byte, once and for good, and asks "
                              "no drive");
   in_process(limit_by_percent, "a limit in percent ends it when one drive reaches it");
