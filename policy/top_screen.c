@@ -2,8 +2,8 @@
 
      offload top      2 ranks of 1 job      by rank      every 1 s
      job 7a charlm    step 1,234   state 3.00 GiB   moved 3.00 GiB   drives 0
-     rank     pid  gpu      way         step ms  exposed ms      %  foretold  link GB/s
-        0   12345  41:00.0  cpu           345.1        12.3    3.6      11.9       24.1
+     rank     pid  gpu      way          step ms exposed ms      % foretold link GB/s
+        0   12345  41:00.0  cpu            345.1       12.3    3.6     11.9      24.1
           device [#########-----] 61 % of 80.0 GiB   host 1.50 GiB   drives 0
           why nothing or not all of it moved
      all ...
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BAR_COLUMNS = 16, STALE_NS = 1000000000 };
+enum { BAR_COLUMNS = 16, WAY_COLUMNS = 11, STALE_NS = 1000000000 };
 static const double stale_seconds = 10;
 
 /* Attributes of a whole line. */
@@ -132,6 +132,17 @@ static const char *bus(const char *gpu) {
   return strncmp(gpu, "0000:", 5) ? gpu : gpu + 5;
 }
 
+/* In the column's width. */
+static const char *way_text(const char *way, char *text, size_t bytes) {
+  if (!strcmp(way, "stream+direct"))
+    way = "stream+dir.";
+  else if (!strcmp(way, "cpu+stream+dir."))
+    way = "cpu+str+dir";
+  words_plain(*way ? way : "none", text, bytes);
+  text[words_cut(text, WAY_COLUMNS)] = 0;
+  return text;
+}
+
 static void rank_line(struct screen *screen, const struct registry_entry *entry) {
   const struct registry_state *state = &entry->state;
   const bool stepped = state->step_ns > 0;
@@ -144,7 +155,7 @@ static void rank_line(struct screen *screen, const struct registry_entry *entry)
     snprintf(gpu, sizeof gpu, "%.12s", text);
   else
     snprintf(gpu, sizeof gpu, "%" PRId32, entry->device);
-  words_plain(*state->way ? state->way : "none", way, sizeof way);
+  way_text(state->way, way, sizeof way);
   show_milliseconds(step, sizeof step, stepped, state->step_ns);
   show_milliseconds(exposed, sizeof exposed, stepped, state->exposed_ns);
   show_milliseconds(foretold, sizeof foretold, state->foretold_ns > 0, state->foretold_ns);
@@ -153,7 +164,7 @@ static void rank_line(struct screen *screen, const struct registry_entry *entry)
     snprintf(link, sizeof link, "%.1f",
              (double)(state->link_down_bytes + state->link_up_bytes) / (double)state->step_ns);
   }
-  line(screen, PLAIN, "%4s %7" PRId32 "  %-8s %-10s %8s %10s %6s %9s %9s", rank, entry->pid, gpu,
+  line(screen, PLAIN, "%4s %7" PRId32 "  %-8s %-11s %8s %10s %6s %8s %9s", rank, entry->pid, gpu,
        way, step, exposed, share, foretold, link);
 }
 
@@ -301,7 +312,7 @@ char *top_screen(const struct top_view *view, struct registry_entry *entries, si
   line(&screen, BOLD, "offload top   %s   by %s%s%s", of, top_sort_name(sort), every,
        view->paused ? "   PAUSED" : "");
   if (count) {
-    line(&screen, HEADER, "%4s %7s  %-8s %-10s %8s %10s %6s %9s %9s", "rank", "pid", "gpu", "way",
+    line(&screen, HEADER, "%4s %7s  %-8s %-11s %8s %10s %6s %8s %9s", "rank", "pid", "gpu", "way",
          "step ms", "exposed ms", "%", "foretold", "link GB/s");
     ranks(&screen, entries, count);
   } else

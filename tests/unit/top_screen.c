@@ -66,7 +66,7 @@ static unsigned occurrences(const char *text, const char *what) {
 static void one_rank(void) {
   rank(0);
   const char *text = screen(0, 1, (struct top_view){.utf8 = true});
-  tap_ok(strstr(text, "345.1      12.30    3.6     11.90      24.0") != NULL,
+  tap_ok(strstr(text, "345.1      12.30    3.6    11.90      24.0") != NULL,
          "a rank's line has step, exposed, its share, foretold and link rate");
   tap_ok(strstr(text, "0    4000  41:00.0  cpu+stream") != NULL, "and rank, process, GPU and way");
   tap_ok(strstr(text, "████████████░░░░  75 % of 40.0 GiB   host 3.00 GiB   drives 1.00 GiB"),
@@ -84,7 +84,7 @@ static void not_known(void) {
   *entry->gpu = 0;
   entry->state = (struct registry_state){.way = "none"};
   const char *text = screen(0, 1, (struct top_view){0});
-  tap_ok(strstr(text, "   -    4000  0        none              -          -      -") != NULL,
+  tap_ok(strstr(text, "   -    4000  0        none               -          -      -") != NULL,
          "what a rank doesn't know is a dash, never a number");
   tap_ok(strstr(text, "device memory not known") != NULL, "and no bar of unknown memory is drawn");
 }
@@ -116,6 +116,22 @@ static void limits(void) {
          "ranks that find no room are counted");
   tap_ok(widest(screen(24, 4, (struct top_view){.columns = 40, .keys = true}), &lines) <= 40,
          "a narrow window cuts lines");
+}
+
+static void ways(void) {
+  static const char *const shown[][2] = {{"stream+direct", "stream+dir.   "},
+                                         {"cpu+stream+dir.", "cpu+str+dir   "},
+                                         {"cpu", "cpu           "}};
+  for (size_t i = 0; i < 3; i++) {
+    struct registry_state *state = &rank(0)->state;
+    char line[64];
+    snprintf(state->way, sizeof state->way, "%s", shown[i][0]);
+    state->step_ns = 3451000000;
+    snprintf(line, sizeof line, "41:00.0  %s3451.0      12.30    0.4    11.90       2.4\n",
+             shown[i][1]);
+    tap_ok(strstr(screen(0, 1, (struct top_view){.utf8 = true}), line) != NULL,
+           "way %s: all figures stand in their columns", shown[i][0]);
+  }
 }
 
 static void sorting(void) {
@@ -213,6 +229,7 @@ int main(void) {
   one_rank();
   not_known();
   limits();
+  ways();
   sorting();
   words_of_ranks();
   numbers();
