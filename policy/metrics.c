@@ -108,10 +108,11 @@ static void write_gauges(struct text *text) {
 
 static const struct way {
   const char *name;
+  unsigned bit;
   size_t launches; /* where a row has their number */
-} ways[] = {{"cpu", offsetof(struct report_function, launches_cpu)},
-            {"stream", offsetof(struct report_function, launches_stream)},
-            {"direct", offsetof(struct report_function, launches_direct)}};
+} ways[] = {{"cpu", REPORT_WAY_CPU, offsetof(struct report_function, launches_cpu)},
+            {"stream", REPORT_WAY_STREAM, offsetof(struct report_function, launches_stream)},
+            {"direct", REPORT_WAY_DIRECT, offsetof(struct report_function, launches_direct)}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 /* Several rows may have one name, of a kernel that was loaded twice: they are one series. */
@@ -119,7 +120,8 @@ static bool same(const struct report_function *one, const struct report_function
   return !strcmp(one->name, other->name) && one->metadata_bytes == other->metadata_bytes;
 }
 
-static uint64_t launches(unsigned first, unsigned rows, const struct way *way) {
+static uint64_t launches(unsigned first, unsigned rows, const struct way *way, bool running) {
+  (void)running;
   uint64_t sum = 0;
   for (unsigned i = first; i < rows; i++)
     if (same(&report.functions[first], &report.functions[i]))
@@ -130,18 +132,22 @@ static uint64_t launches(unsigned first, unsigned rows, const struct way *way) {
   return sum;
 }
 
-static uint64_t goes(unsigned first, unsigned rows, const struct way *way) {
-  char mode[sizeof report.functions[0].mode];
+/* While the process runs its last step may not be whole. */
+static uint64_t goes(unsigned first, unsigned rows, const struct way *way, bool running) {
+  unsigned gone = 0;
   for (unsigned i = first; i < rows; i++) {
-    report_get(report.functions[i].mode, mode, sizeof mode);
-    if (same(&report.functions[first], &report.functions[i]) && !strcmp(mode, way->name))
-      return 1;
+    const struct report_function *row = &report.functions[i];
+    const unsigned last = atomic_load_explicit(&row->ways, memory_order_relaxed),
+                   before = atomic_load_explicit(&row->ways_before, memory_order_relaxed);
+    if (same(&report.functions[first], row))
+      gone |= running && before ? before : last;
   }
-  return 0;
+  return (gone & way->bit) != 0;
 }
 
 static void each_function(struct text *text, const char *metric,
-                          uint64_t (*value)(unsigned first, unsigned rows, const struct way *)) {
+                          uint64_t (*value)(unsigned first, unsigned rows, const struct way *,
+                                            bool running)) {
   const unsigned rows = atomic_load_explicit(&report.function_count, memory_order_acquire);
   for (unsigned i = 0; i < rows; i++) {
     const struct report_function *row = &report.functions[i];
@@ -150,9 +156,10 @@ static void each_function(struct text *text, const char *metric,
     for (unsigned k = 0; k < i && !again; k++)
       again = same(&report.functions[k], row);
     for (size_t w = 0; w < WAYS && !again; w++)
-      out_format(&text->out, "offload_%s{%s,function=\"%s %u\",way=\"%s\"} %llu\n", metric,
+      out_format(&text->out,
+                 "offload_%s{%s,function=\"%s\",metadata_bytes=\"%u\",way=\"%s\"} %llu\n", metric,
                  text->labels, escaped(row->name, function, sizeof function), row->metadata_bytes,
-                 ways[w].name, (unsigned long long)value(i, rows, &ways[w]));
+                 ways[w].name, (unsigned long long)value(i, rows, &ways[w], text->running));
   }
 }
 
@@ -173,7 +180,8 @@ static int write_text(int fd, const void *context) {
   out_format(&text->out, "offload_info{%s,version=\"%s\",mode=\"%s\"} 1\n", text->labels,
              OFFLOAD_VERSION, config_mode_name(config->mode));
   write_gauges(text);
-  head(text, "way", "gauge", "1 for the way in which a function's last step was carried out");
+  head(text, "way", "gauge",
+       "1 for each way in which a function's last whole step was carried out");
   each_function(text, "way", goes);
   head(text, "function_launches_total", "counter",
        "launches of a recognised function, by the way in which they were carried out");

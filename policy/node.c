@@ -115,8 +115,21 @@ static void note_way(void) {
       used += (size_t)snprintf(way + used, sizeof way - used, "%s%s", used ? "+" : "", names[i]);
     own.elements[i] = now[i];
   }
+  if (used >= sizeof way)
+    snprintf(way, sizeof way, "cpu+stream+dir.");
   if (*way)
     memcpy(own.way, way, sizeof way);
+}
+
+/* Where a sentence of more than `most` bytes ends well: behind a clause of its second half, else behind a word. */
+static size_t cut_of(const char *sentence, size_t most) {
+  size_t end = most;
+  for (size_t i = most; i > most / 2; i--)
+    if (strchr(",;", sentence[i]) && sentence[i + 1] == ' ')
+      return i;
+  while (end && sentence[end] != ' ')
+    end--;
+  return end;
 }
 
 /* Why nothing, or not all, moves: the last reason that speaks of it, else the last one. */
@@ -134,9 +147,7 @@ static void note_why(char *note, size_t bytes, const struct registry_state *stat
     why = report.reasons[count - 1];
   if ((size_t)snprintf(note, bytes, "%s", why) < bytes)
     return;
-  size_t cut = bytes - sizeof "..."; /* at a word's end, and seen to be cut */
-  while (cut && note[cut] != ' ')
-    cut--;
+  const size_t cut = cut_of(note, bytes - sizeof "..."); /* and seen to be */
   snprintf(note + cut, bytes - cut, "...");
 }
 
@@ -332,6 +343,12 @@ void node_finish(const struct config *config) {
     return;
   look(
       config); /* what it shows stays as of its last step: by now the program has freed its state */
+  if (seen.count && seen.ranks[0].pid == getpid() &&
+      total(&report.totals.steps) > seen.ranks[0].state.steps) {
+    seen.ranks[0].state.steps =
+        total(&report.totals.steps); /* it shows a step when the next begins */
+    report_node(&seen);
+  }
   pthread_mutex_unlock(&mutex);
 }
 

@@ -23,11 +23,14 @@ struct report_function {
   char why[256]; /* why not a better mode; "" when nothing stands in the way */
   _Atomic uint64_t launches, launches_cpu, launches_stream, launches_direct, launches_refused,
       blocks, blocks_taken;
+  _Atomic unsigned ways, ways_before;    /* REPORT_WAY_, of its last step and of the one before */
+  _Atomic uint64_t ways_step;            /* whose `ways` are */
   _Atomic uint64_t verified, mismatches; /* pieces that OFFLOAD_VERIFY compared; that differed */
   _Atomic uint64_t doubt_first_step, doubt_last_step; /* 0: none */
   _Atomic uint64_t elements, elements_host; /* stepped; of these, with m and v on the host */
 };
 enum { REPORT_FUNCTIONS = 64, REPORT_REASONS = 32 };
+enum { REPORT_WAY_CPU = 1, REPORT_WAY_STREAM = 2, REPORT_WAY_DIRECT = 4 };
 
 /* Why drives that are named don't take what is beyond the budget. */
 enum report_kept {

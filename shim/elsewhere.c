@@ -110,7 +110,7 @@ void elsewhere_note_shared(struct range *const *ranges, size_t count) {
   told = shared;
   char sizes[3][REPORT_SIZE_BYTES];
   report_reason("%s of %s of optimizer state stays on the device: it shares pieces of %s "
-                "with other memory; state of tensors of several pieces moves",
+                "with other memory, and pieces move whole; larger tensors fill pieces of their own",
                 report_size_text(shared, sizes[0]), report_size_text(all, sizes[1]),
                 report_size_text(piece_bytes, sizes[2]));
 }

@@ -58,6 +58,20 @@ static void say_mode(struct plan *plan, const char *mode, const char *why) {
     report_notice("%s is stepped by %s: %s", plan->function->family.name, mode, why);
 }
 
+/* A step may have several launches, and a launch several ways. */
+static void note_ways(struct report_function *row, unsigned ways) {
+  const uint64_t step = state_step();
+  if (!row)
+    return;
+  unsigned before = atomic_load_explicit(&row->ways, memory_order_relaxed);
+  if (atomic_load_explicit(&row->ways_step, memory_order_relaxed) != step) {
+    atomic_store_explicit(&row->ways_step, step, memory_order_relaxed);
+    atomic_store_explicit(&row->ways_before, before, memory_order_relaxed);
+    before = 0;
+  }
+  atomic_store_explicit(&row->ways, before | ways, memory_order_relaxed);
+}
+
 /* ---- the program's kernel ---- */
 
 CUresult plan_launch(const struct plan *plan, const unsigned char *metadata, unsigned blocks,
@@ -133,6 +147,7 @@ static CUresult launch_direct(struct plan *plan, const char *why) {
   step_past_staging(plan->ring);
   note_written(plan, plan->ring);
   say_mode(plan, "direct", why);
+  note_ways(row, REPORT_WAY_DIRECT);
   if (row)
     atomic_fetch_add_explicit(&row->launches_direct, 1, memory_order_relaxed);
   report_add(elements_direct, plan->ours_elements + plan->rest_elements);
@@ -461,6 +476,7 @@ static CUresult carry_out(struct plan *plan) {
     step_past_staging(plan->ring);
   note_written(plan, plan->ring);
   say_mode(plan, cpu ? "cpu" : "stream", cpu ? "" : why);
+  note_ways(row, (cpu ? REPORT_WAY_CPU : REPORT_WAY_STREAM) | (plan->rest ? REPORT_WAY_DIRECT : 0));
   if (row)
     atomic_fetch_add_explicit(&row->blocks_taken, plan->ours, memory_order_relaxed);
   const bool marked = mark_begin("offload step %llu (%s)", (unsigned long long)state_step(),

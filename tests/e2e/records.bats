@@ -105,6 +105,19 @@ rewritten() {
   expect '([.memory.samples[].host_bytes] | max) == .totals.moved_bytes_peak' "the peak among the samples"
 }
 
+@test "a step of two ways is told so by the metrics and among the ranks, which have its last step and a whole clause of why" {
+  export OFFLOAD_METRICS=m.prom OFFLOAD_PIECE=2MiB
+  SMALL=()
+  offloaded --steps 6
+  assert_done cpu
+  expect '.totals.elements_direct > 0 and .totals.steps == 6' "a part stays on the device"
+  expect '.node.ranks[0] | .way == "cpu+direct" and .steps == 6' "the rank's way and its steps"
+  expect '.node.ranks[0].note as $n | .reasons | map(startswith($n | rtrimstr("..."))) | any' "why not all moves"
+  [[ $(report '.node.ranks[0].note') == *"with other memory..." ]]
+  [ "$(metric way '[.samples[] | select(.value == 1).labels.way] | join("+")')" = '"cpu+direct"' ]
+  [ "$(metric way '[.samples[].labels.function] | unique')" = "$(report '[.functions[].name] | unique')" ]
+}
+
 @test "OFFLOAD_METRICS is Prometheus text with every counter of the report, and replaced while the program runs" {
   plain twenty --steps 20
   export OFFLOAD_TEST_RECORD_MS=5 OFFLOAD_METRICS=m.%p.prom LOCAL_RANK=3 LOCAL_WORLD_SIZE=4
@@ -119,7 +132,7 @@ rewritten() {
   [ "$(metric steps_total)" = 20 ]
   [ "$(metric moved_bytes_peak .type)" = '"gauge"' ]
   [ "$(metric moved_bytes_peak)" = "$(report .totals.moved_bytes_peak)" ]
-  [ "$(metric way '[.samples[] | select(.value == 1)] | length')" = 1 ]
+  [ "$(metric way '[.samples[] | select(.value == 1).labels.way] | join("+")')" = "\"$(report '.node.ranks[0].way')\"" ]
   [ "$(metric function_launches_total '[.samples[] | select(.labels.way == "cpu")][0].value')" = "$(report .functions[0].launches_cpu)" ]
   # None of the report's counters is missing, seconds where it has nanoseconds.
   python3 "$ROOT/tests/lib/prometheus.py" "$metrics" | jq -r keys[] >names

@@ -83,12 +83,13 @@ static void test_added(void) {
 
 static void test_metrics(void) {
   struct config config;
-  char command[256];
+  char command[512];
   config_load(&config, NULL);
   config.metrics = path;
   for (unsigned i = 0; i < 2; i++) {
     struct report_function *row = report_function_new("family", "Adam \"fp32\"", 3336);
-    report_set(row->mode, sizeof row->mode, i ? "cpu" : "direct");
+    atomic_store(&row->ways_before, i ? REPORT_WAY_CPU : REPORT_WAY_DIRECT);
+    atomic_store(&row->ways, REPORT_WAY_STREAM);
     atomic_store(&row->launches_cpu, 20 + i);
   }
   metrics_write(&config, 5, true);
@@ -100,6 +101,17 @@ static void test_metrics(void) {
            "length == 1 and .[0].value == 41 and .[0].labels.device == \"5\"' %s.json > /dev/null",
            path);
   tap_ok(system(command) == 0, "of their sum");
+  snprintf(command, sizeof command,
+           "jq -e '[.offload_way.samples[] | select(.value == 1) | .labels.way] == [\"cpu\", "
+           "\"direct\"]' %s.json > /dev/null",
+           path);
+  tap_ok(system(command) == 0, "all ways of the last whole step are told while the process runs");
+  metrics_write(&config, 5, false);
+  snprintf(command, sizeof command,
+           "python3 tests/lib/prometheus.py %s | jq -e '[.offload_way.samples[] | select(.value == "
+           "1) | .labels.way] == [\"stream\"]' > /dev/null",
+           path);
+  tap_ok(system(command) == 0, "and those of the last at its end");
   snprintf(command, sizeof command, "rm %s.json", path);
   (void)!system(command);
 }
