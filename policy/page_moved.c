@@ -137,7 +137,7 @@ static void asked_for(const struct build *build) {
       if (!view_number(device, "freed_bytes", &freed))
         continue;
       const char *why = view_text(device, "why");
-      page_paragraph(page, page_print(page, "%sOFFLOAD_FREE: %s of %s freed%s%s.",
+      page_paragraph(page, page_print(page, "%sOFFLOAD_FREE: %s freed, %s asked for%s%s.",
                                       build_whose(build, i), words_bytes(freed, text[0]),
                                       words_bytes(asked, text[1]), *why ? ": " : "", why));
     }

@@ -44,9 +44,9 @@ static void step_chart(const struct build *build, size_t report) {
   double step = 0, exposed = 0;
   view_number(build->reports[report].root, "steps.median_step_ns", &step);
   view_number(build->reports[report].root, "steps.median_exposed_ns", &exposed);
-  chart->says =
-      page_print(build->page, "%zu steps, median %s, of which offload adds %s.", points,
-                 unit_words(UNIT_NS, step, text[0]), unit_words(UNIT_NS, exposed, text[1]));
+  chart->says = page_print(build->page, "%zu step%s, median %s, of which offload adds %s.", points,
+                           points == 1 ? "" : "s", unit_words(UNIT_NS, step, text[0]),
+                           unit_words(UNIT_NS, exposed, text[1]));
 }
 
 static double median_cpu(const json_t *root);

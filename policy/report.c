@@ -327,8 +327,8 @@ static void exit_line(const struct config *config, const char *report_path) {
     if (observed)
       report_line(LOG_NORMAL, "%s%s%s%s", would, nothing ? why : "", prefix, file);
     else if (steps)
-      report_line(LOG_NORMAL, "no optimizer state was moved in %llu steps%s%s%s", steps, why,
-                  prefix, file);
+      report_line(LOG_NORMAL, "no optimizer state was moved in %llu step%s%s%s%s", steps,
+                  steps == 1 ? "" : "s", why, prefix, file);
     else
       report_line(LOG_NORMAL, "nothing was moved%s%s%s", why, prefix, file);
     return;
@@ -344,19 +344,19 @@ static void exit_line(const struct config *config, const char *report_path) {
   else if (config->nvme && !drives_refused())
     no_drives_text(drives, sizeof drives);
   if (refusals)
-    snprintf(refused, sizeof refused, "; %llu launches refused by the proof",
-             (unsigned long long)refusals);
+    snprintf(refused, sizeof refused, "; %llu launch%s refused by the proof",
+             (unsigned long long)refusals, refusals == 1 ? "" : "es");
   if (total(&t->verified_pieces))
-    snprintf(verified, sizeof verified, "; %llu pieces verified, %llu differed",
+    snprintf(verified, sizeof verified, "; %llu piece%s verified, %llu differed",
              (unsigned long long)total(&t->verified_pieces),
-             (unsigned long long)total(&t->mismatches));
+             total(&t->verified_pieces) == 1 ? "" : "s", (unsigned long long)total(&t->mismatches));
   report_line(LOG_NORMAL,
-              "%s of optimizer state was on the host, budget %s by %s; %llu steps by %s; %s down, "
+              "%s of optimizer state was on the host, budget %s by %s; %llu step%s by %s; %s down, "
               "%s up%s%s%s%s%s%s",
               report_size_text(total(&t->moved_bytes_peak), peak),
               report_size_text(report.budget_bytes, budget),
-              *report.budget_limited_by ? report.budget_limited_by : "no limit", steps, step,
-              report_size_text(total(&t->link_bytes_down), down),
+              *report.budget_limited_by ? report.budget_limited_by : "no limit", steps,
+              steps == 1 ? "" : "s", step, report_size_text(total(&t->link_bytes_down), down),
               report_size_text(total(&t->link_bytes_up), up), drives, began, refused, verified,
               prefix, file);
 }
@@ -588,6 +588,7 @@ void report_finish(const struct config *config) {
   char *path = write_asked_for(config, true, &error);
   report_line_finish();
   exit_line(config, path);
+  report_free_lines(config);
   report_advice_lines();
   say_unwritten(config, error);
   scratch_drop(path, PATH_BYTES);

@@ -1,6 +1,7 @@
 /* See report_free.h. */
 #include "report_free.h"
 #include "leaf.h"
+#include "report.h"
 #include <pthread.h>
 #include <stdio.h>
 
@@ -42,6 +43,27 @@ void report_free_forget(void) {
   told_count = 0;
 }
 
+/* What is known of device number i in the list. False beyond its end. */
+static bool told_of(unsigned i, struct told *now) {
+  if (!leaf_lock(&lock))
+    return false;
+  const bool more = i < told_count;
+  *now = told[more ? i : 0];
+  pthread_mutex_unlock(&lock);
+  return more;
+}
+
+void report_free_lines(const struct config *config) {
+  char freed[REPORT_SIZE_BYTES], asked[REPORT_SIZE_BYTES];
+  struct told now;
+  const bool asked_for = config->free_bytes.set && config->mode == MODE_FULL;
+  for (unsigned i = 0; asked_for && told_of(i, &now); i++)
+    if (now.freed_bytes < config->free_bytes.bytes && *now.why)
+      report_line(LOG_NORMAL, "OFFLOAD_FREE: %s of device %d freed, %s asked for: %s",
+                  report_size_text(now.freed_bytes, freed), now.device,
+                  report_size_text(config->free_bytes.bytes, asked), now.why);
+}
+
 void report_free_json(struct json *json, const struct config *config) {
   if (!config->free_bytes.set) {
     json_string(json, "free", NULL);
@@ -50,15 +72,8 @@ void report_free_json(struct json *json, const struct config *config) {
   json_begin(json, "free", '{');
   json_number(json, "asked_bytes", config->free_bytes.bytes);
   json_begin(json, "devices", '[');
-  for (unsigned i = 0;; i++) {
-    struct told now;
-    if (!leaf_lock(&lock))
-      break;
-    const bool more = i < told_count;
-    now = told[more ? i : 0];
-    pthread_mutex_unlock(&lock);
-    if (!more)
-      break;
+  struct told now;
+  for (unsigned i = 0; told_of(i, &now); i++) {
     json_begin(json, NULL, '{');
     json_number(json, "device", (uint64_t)now.device);
     json_number(json, "freed_bytes", now.freed_bytes);

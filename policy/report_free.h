@@ -13,6 +13,8 @@ void report_free(int device, uint64_t freed_bytes, const char *why);
 /* Nothing is to be off any device from now on. */
 void report_free_ended(const char *why);
 
+/* A line for each device of which less is free than was asked for. */
+void report_free_lines(const struct config *);
 /* For report.c. */
 void report_free_json(struct json *, const struct config *);
 /* In a forked child the lock may have been taken by a thread that it doesn't have. */

@@ -50,8 +50,9 @@ bool report_observed_text(char *text, size_t bytes, bool *nothing) {
                    exposed, observed.step_ns ? " (" : "", observed.step_ns ? share : "",
                    observed.step_ns ? ")" : "", observed.way, observed.rates);
   }
-  (void)snprintf(text, bytes, "would move %s of %s of optimizer state in %llu tensors%s", move,
-                 state, (unsigned long long)observed.tensors, cost);
+  (void)snprintf(text, bytes, "would move %s of %s of optimizer state in %llu tensor%s%s", move,
+                 state, (unsigned long long)observed.tensors, observed.tensors == 1 ? "" : "s",
+                 cost);
   return true;
 }
 

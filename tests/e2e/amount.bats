@@ -39,6 +39,7 @@ at() { jq -r "$2" "$BATS_TEST_TMPDIR/at.$1"; }
   expect ".totals.moved_bytes_peak == $((512 * KIB)) and .free == {asked_bytes: 524288, devices: [{device: 0, freed_bytes: 524288, why: \"\"}]}" "exactly so much"
   OFFLOAD_FREE=513KiB same # and a piece of each of the next one's
   expect ".totals.moved_bytes_peak == $((544 * KIB)) and .free.devices[0].freed_bytes == $((544 * KIB))" "no more than a pair of pieces beyond"
+  run ! grep "OFFLOAD_FREE:" "$BATS_TEST_TMPDIR/with.err"
   lie 8 "device device device host" # of the third its last pieces
   OFFLOAD_FREE=1 same
   expect ".totals.moved_bytes_peak == $((32 * KIB)) and .totals.pieces_moved == 2" "one pair for a byte"
@@ -67,6 +68,7 @@ at() { jq -r "$2" "$BATS_TEST_TMPDIR/at.$1"; }
 @test "OFFLOAD_FREE beyond the host budget says so, and with a drive the rest goes there" {
   OFFLOAD_FREE=1536KiB OFFLOAD_HOST_MEMORY=1MiB same
   expect '.totals.moved_bytes_peak == 1048576 and .free.devices[0].freed_bytes == 1048576 and (.free.devices[0].why | test("OFFLOAD_HOST_MEMORY"))' "the budget is the limit"
+  grep -q "OFFLOAD_FREE: 1.00 MiB of device 0 freed, 1.50 MiB asked for: the host memory budget" "$BATS_TEST_TMPDIR/with.err"
   reason=$(loop_why_not)
   [ -z "$reason" ] || skip "$reason"
   loop_mount 1 64M

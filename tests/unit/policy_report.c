@@ -369,7 +369,7 @@ static void test_exit_line(void) {
   report_add(ranges, 1);
   report_add(steps, 1);
   tap_ok(strstr(stderr_of(finish),
-                "no optimizer state was moved in 1 steps: state moves in the second step") != NULL,
+                "no optimizer state was moved in 1 step: state moves in the second step") != NULL,
          "after a single step the line says that state moves in the second");
   report_reset();
   report_configure(&config);
