@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <time.h>
 
+/* How directories of temporary reports begin: a line at exit doesn't name what is removed then. */
+#define OBSERVED_DIRECTORY "offload-observed-"
+
 struct observed {
   char directory[PATH_MAX]; /* of temporary reports; "": the user's own are read */
   char pattern[2 * PATH_MAX];

@@ -44,7 +44,8 @@ bool observed_begin(struct observed *observed, const char *report) {
   if (!report) {
     const char *temporary = getenv("TMPDIR");
     char setting[PATH_MAX + 32];
-    snprintf(observed->directory, sizeof observed->directory - 32, "%s/offload-XXXXXX",
+    snprintf(observed->directory, sizeof observed->directory - 32,
+             "%s/" OBSERVED_DIRECTORY "XXXXXX",
              temporary && *temporary == '/' ? temporary : "/tmp");
     if (!mkdtemp(observed->directory)) {
       say("no directory for reports (%s: %s): set TMPDIR, or name a file with --report",

@@ -8,6 +8,7 @@
 #include "report.h"
 #include "json.h"
 #include "leaf.h"
+#include "observed.h"
 #include "report_advice.h"
 #include "report_drives.h"
 #include "report_file.h"
@@ -315,9 +316,10 @@ static void exit_line(const struct config *config, const char *report_path) {
       size[REPORT_SIZE_BYTES];
   char budget[REPORT_SIZE_BYTES], written[REPORT_SIZE_BYTES], step[64], why[640];
   char drives[192] = "", began[80] = "", refused[64] = "", verified[96] = "";
-  const char *prefix = report_path ? "; report in " : "";
+  const bool named = report_path && !strstr(report_path, "/" OBSERVED_DIRECTORY);
+  const char *prefix = named ? "; report in " : "";
   char shown[REPORT_FILE_SHOWN];
-  const char *file = report_path ? report_file_shown(report_path, shown) : "";
+  const char *file = named ? report_file_shown(report_path, shown) : "";
   if (!anything_moved()) {
     char would[320];
     bool nothing = true;

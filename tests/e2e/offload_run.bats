@@ -156,6 +156,14 @@ trained() {
   [[ ${stderr_lines[1]} == "offload run: observed: a step would "*" rates" ]]
 }
 
+@test "the line at exit names the report of run --observe that the user asked for, and none that is removed" {
+  run --separate-stderr trained --observe OFFLOAD_LOG=normal --report "$BATS_TEST_TMPDIR/observed.json"
+  [[ $stderr == *"liboffload: would move "*"; report in $BATS_TEST_TMPDIR/observed.json"* ]]
+  run --separate-stderr trained --observe OFFLOAD_LOG=normal
+  [[ $stderr == *"liboffload: would move "*"its reports were temporary"* ]]
+  [[ $stderr != *"report in "* ]]
+}
+
 @test "reports that the user asked for stay, old ones beside them don't count, and reasons stand in for advice" {
   reporting "$(observation 2147483648 0 cpu 0 '')"
   observation 4096 4096 cpu 1 '' >"$BATS_TEST_TMPDIR/r.old.json"
