@@ -22,6 +22,9 @@ extern const size_t figure_count;
 bool build_any(const struct build *, const char *path);
 /* False, and the line that says so, when no report has it; `what` is then not known, in words. */
 bool build_has(const struct build *, const char *path, const char *what);
+/* Whether state of it was ever away from the device, so that steps can have got longer by that. */
+bool build_away(const struct build *, size_t report);
+bool build_any_away(const struct build *);
 /* "", or "rank 3: " where there are several. */
 const char *build_whose(const struct build *, size_t report);
 /* The first row of a table with a column each report. */

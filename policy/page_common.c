@@ -31,6 +31,21 @@ bool build_has(const struct build *build, const char *path, const char *what) {
   return false;
 }
 
+bool build_away(const struct build *build, size_t report) {
+  const json_t *root = build->reports[report].root;
+  double host = 0, drives = 0;
+  view_number(root, "totals.moved_bytes_peak", &host);
+  view_number(root, "totals.drive_bytes_peak", &drives);
+  return host > 0 || drives > 0;
+}
+
+bool build_any_away(const struct build *build) {
+  for (size_t i = 0; i < build->count; i++)
+    if (build_away(build, i))
+      return true;
+  return false;
+}
+
 /* "", or "rank 3: " where there are several. */
 const char *build_whose(const struct build *build, size_t report) {
   return build->count == 1 ? "" : page_print(build->page, "%s: ", build->reports[report].label);

@@ -7,10 +7,29 @@
 
 /* ---- a step ---- */
 
+/* What a step's time is made of; all of it is the program's where nothing moved. */
+enum { PROGRAM, ADDED, BEHIND };
+static void step_series(struct chart *chart, bool away) {
+  build_series(chart, "the program", "compute", false);
+  if (!away)
+    return;
+  build_series(chart, "added by offload (exposed)", "exposed", false);
+  build_series(chart, "CPU step behind the program (hidden)", "hidden", true);
+}
+
+/* `exposed` and `cpu` are 0 where nothing moved. */
+static void step_point(struct chart *chart, size_t point, double whole, double exposed,
+                       double cpu) {
+  chart->series[PROGRAM].values[point] = fmax(0, whole - exposed);
+  chart->series[ADDED].values[point] = exposed;
+  chart->series[BEHIND].values[point] = fmax(0, cpu - exposed);
+}
+
 /* The last steps of one report, of the first device that it tells of. */
 static void step_chart(const struct build *build, size_t report) {
   const json_t *last = view_at(build->reports[report].root, "steps.last");
   const size_t count = json_array_size(last);
+  const bool away = build_away(build, report);
   double device = 0, value;
   char text[2][WORDS_BYTES];
   size_t points = 0;
@@ -22,31 +41,32 @@ static void step_chart(const struct build *build, size_t report) {
                             build->count > 1 ? "the last steps" : "The last steps");
   chart->x_name = "step";
   chart->unit = UNIT_NS;
-  build_series(chart, "the program", "compute", false);
-  build_series(chart, "added by offload (exposed)", "exposed", false);
-  build_series(chart, "CPU step behind the program (hidden)", "hidden", true);
+  step_series(chart, away);
   for (size_t i = 0; i < count; i++) {
     const json_t *step = json_array_get(last, i);
     double whole, exposed = 0, cpu = 0;
     if (!view_number(step, "device", &value) || value != device ||
         !view_number(step, "step_ns", &whole))
       continue;
-    view_number(step, "exposed_ns", &exposed);
-    view_number(step, "cpu_ns", &cpu);
+    if (away) {
+      view_number(step, "exposed_ns", &exposed);
+      view_number(step, "cpu_ns", &cpu);
+    }
     if (!view_number(step, "step", &chart->x[points]))
       chart->x[points] = (double)i;
-    chart->series[0].values[points] = fmax(0, whole - exposed);
-    chart->series[1].values[points] = exposed;
-    chart->series[2].values[points] = fmax(0, cpu - exposed);
-    points++;
+    step_point(chart, points++, whole, exposed, cpu);
   }
   chart->points = points;
   double step = 0, exposed = 0;
   view_number(build->reports[report].root, "steps.median_step_ns", &step);
   view_number(build->reports[report].root, "steps.median_exposed_ns", &exposed);
-  chart->says = page_print(build->page, "%zu step%s, median %s, of which offload adds %s.", points,
-                           points == 1 ? "" : "s", unit_words(UNIT_NS, step, text[0]),
-                           unit_words(UNIT_NS, exposed, text[1]));
+  unit_words(UNIT_NS, step, text[0]);
+  unit_words(UNIT_NS, exposed, text[1]);
+  const char *plural = points == 1 ? "" : "s";
+  chart->says = away ? page_print(build->page, "%zu step%s, median %s, of which offload adds %s.",
+                                  points, plural, text[0], text[1])
+                     : page_print(build->page, "%zu step%s, median %s; nothing of them was moved.",
+                                  points, plural, text[0]);
 }
 
 static double median_cpu(const json_t *root);
@@ -57,22 +77,23 @@ static void median_chart(const struct build *build) {
   struct chart *chart = page_chart_new(build->page, CHART_ROWS, build->count);
   chart->title = "The median step";
   chart->unit = UNIT_NS;
-  build_series(chart, "the program", "compute", false);
-  build_series(chart, "added by offload (exposed)", "exposed", false);
-  build_series(chart, "CPU step behind the program (hidden)", "hidden", true);
+  step_series(chart, build_any_away(build));
   for (size_t i = 0; i < build->count; i++) {
     const json_t *root = build->reports[i].root;
+    const bool away = build_away(build, i);
     double step, exposed = 0;
     chart->labels[i] = build->reports[i].label;
     if (!view_number(root, "steps.median_step_ns", &step))
       continue;
-    view_number(root, "steps.median_exposed_ns", &exposed);
-    chart->series[0].values[i] = fmax(0, step - exposed);
-    chart->series[1].values[i] = exposed;
-    chart->series[2].values[i] = fmax(0, median_cpu(root) - exposed);
+    if (away)
+      view_number(root, "steps.median_exposed_ns", &exposed);
+    step_point(chart, i, step, exposed, away ? median_cpu(root) : 0);
   }
-  chart->says = "The program's own time, what offload adds, and what is hidden, of each report; "
-                "the table below has the figures.";
+  chart->says =
+      build_any_away(build)
+          ? "The program's own time, what offload adds, and what is hidden, of each report; "
+            "the table below has the figures."
+          : "The program's own time, of each report; the table below has the figures.";
 }
 
 static int by_value(const void *a, const void *b) {

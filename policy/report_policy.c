@@ -1,5 +1,6 @@
 /* See report_policy.h. What is written is copied first, a function at a time. Rows are static: the last word about one comes at exit. */
 #include "report_policy.h"
+#include "cost.h"
 #include "leaf.h"
 #include "scratch.h"
 #include "sort.h"
@@ -117,6 +118,8 @@ void report_policy_json(struct json *json) {
 /* ---- "steps" ---- */
 
 uint64_t report_step_exposed_ns(const struct report_step *step) {
+  if (step->way && !strcmp(step->way, cost_way_name(COST_STAY)))
+    return 0;
   const uint64_t added =
       step->optimizer_ns > step->stay_ns ? step->optimizer_ns - step->stay_ns : 0;
   return added < step->step_ns ? added : step->step_ns;

@@ -63,7 +63,8 @@ void report_step(const struct report_step *);
 /* The last of them; false: there is none. */
 bool report_step_last(struct report_step *);
 
-/* What offload added to it on the program's stream, measured and foretold. The step is timed by the program's launches, the optimizer by
+/* What offload added to it on the program's stream, measured and foretold. Nothing to a step by "stay", of which nothing was moved, however
+   long it took beside what was foretold. The step is timed by the program's launches, the optimizer by
    the device, which may be a step behind: what was added is never told to be more than the whole. */
 uint64_t report_step_exposed_ns(const struct report_step *);
 uint64_t report_step_foretold_ns(const struct report_step *);

@@ -128,6 +128,36 @@ print(f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}" 
   grep -qE '^  OFFLOAD_MODE +full +observe$' text
 }
 
+@test "a report of a job that only observed says what would move and at what price, in text and HTML" {
+  jq '.observed |= (.state_bytes = 102400000 | .move_bytes = 100663296 | .budget_bytes = 1073741824 | .way = "stream" | .exposed_ns = 50000000 | .step_ns = 100000000)' \
+    "$REPORTS/observed.json" >would.json
+  shown would.json
+  "$OFFLOAD" report --html would.html would.json
+  for file in text would.html; do
+    tr -s '\n ' ' ' <"$file" >line
+    grep -qF '96.0 MiB of 97.7 MiB would move; the budget of host memory is 1.00 GiB. A step would take 150 ms instead of 100 ms: offload would add 50.0 ms (33 %), by stream and measured rates.' line
+    grep -qF 'What would move, and what that would cost' line
+    run -1 grep -F 'What moved, and where to' line
+  done
+  jq '.observed |= (.way = null | .rates = null)' would.json | "$OFFLOAD" report - | tr -s '\n ' ' ' >line
+  grep -qF 'would move; the budget of host memory is 1.00 GiB. What that would cost was not foretold yet' line
+  shown "$REPORTS/one.json"
+  grep -qF 'What moved, and where to' text
+}
+
+@test "a report that moved nothing claims nothing of a step for offload, in text and HTML, and one that did does" {
+  [ "$(jq '[.steps.last[] | select(.way == "stay" and .optimizer_ns > 0)] | length' "$REPORTS/observed.json")" -gt 0 ]
+  shown "$REPORTS/observed.json"
+  "$OFFLOAD" report --html page.html "$REPORTS/observed.json"
+  for file in text page.html; do
+    run -1 grep -iE 'added by offload \(exposed\)|offload adds|of it added by offload' "$file"
+    grep -q 'the program' "$file"
+  done
+  grep -q 'nothing of them was moved' page.html
+  shown "$REPORTS/one.json"
+  grep -q 'offload adds' text
+}
+
 @test "hostile texts in a report reach neither the terminal nor its lines" {
   shown "$REPORTS/hostile.json"
   grep -qF '<script>alert(1)</script>' text

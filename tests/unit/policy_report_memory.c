@@ -79,6 +79,11 @@ static void test_added(void) {
   report_step(&behind);
   tap_ok(says("$all.steps | .last[1].exposed_ns == 1000 and .last[1].optimizer_ns == 1700"),
          "and no more than the whole step");
+  struct report_step still = step; /* nothing of it was moved */
+  still.way = "stay";
+  report_step(&still);
+  tap_ok(says("$all.steps.last[2] | .exposed_ns == 0 and .optimizer_ns == 700"),
+         "to a step of which nothing was moved it added nothing, whatever was foretold of it");
 }
 
 static void test_metrics(void) {
@@ -101,6 +106,11 @@ static void test_metrics(void) {
            "length == 1 and .[0].value == 41 and .[0].labels.device == \"5\"' %s.json > /dev/null",
            path);
   tap_ok(system(command) == 0, "of their sum");
+  snprintf(command, sizeof command,
+           "jq -e '(.offload_exposed_seconds.samples | length == 1 and .[0].value == 0) and "
+           ".offload_optimizer_seconds.samples[0].value > 0' %s.json > /dev/null",
+           path);
+  tap_ok(system(command) == 0, "the last step's exposed time is as the report has it");
   snprintf(command, sizeof command,
            "jq -e '[.offload_way.samples[] | select(.value == 1) | .labels.way] == [\"cpu\", "
            "\"direct\"]' %s.json > /dev/null",
