@@ -40,7 +40,7 @@ struct choice {
   unsigned took; /* ways of its launches, a bit each */
   struct counts present, last;
   struct decide any, without_cpu;
-  bool fell_back;      /* the CPU couldn't in the last step */
+  bool fell_back;      /* the last step was for the CPU, and some of it or all went another way */
   unsigned generation; /* of the rates */
   bool disagreed;      /* said so */
   bool known;          /* input and cost are */
@@ -216,7 +216,7 @@ static void end_step(struct choice *choice) {
     if (way < COST_WAYS && choice->cost.ways[way].possible)
       entry->seconds = decide_foretold(&choice->cost, way);
   }
-  choice->fell_back = choice->ways.first == COST_CPU && choice->took && way != COST_CPU;
+  choice->fell_back = choice->ways.first == COST_CPU && way != COST_CPU && way != COST_STAY;
   choice->way = way < COST_WAYS ? way : choice->way;
   choice->last = choice->present;
   choice->present = (struct counts){0};
@@ -301,7 +301,7 @@ static void tell(const struct choice *choice) {
                                 .elements_drive = choice->last.on_drive,
                                 .change_count = decide->switch_count};
   snprintf(told.function, sizeof told.function, "%s", choice->function->family.name);
-  if (asked != STEP_AUTO)
+  if (asked != STEP_AUTO && process_config()->mode != MODE_OBSERVE)
     snprintf(told.why, sizeof told.why, "OFFLOAD_STEP=%s", config_step_name(asked));
   else if (choice->fell_back)
     snprintf(told.why, sizeof told.why, "not by cpu, the function's row says why; %.200s",

@@ -89,3 +89,13 @@ observed() {
     if [ "${setting#*=}" = 0 ]; then [ "$way" = direct ]; else [ "$way" = cpu ]; fi
   done
 }
+
+@test "the report of a job that only observed gives the reason of the way that would be taken" {
+  observed steps=20
+  expect '.policy.functions[0] | .way == "stay" and (.why | test("^cpu")) and (.why | test("not by cpu") | not)' "the CPU wasn't refused: nothing was offered to it"
+  expect '.observed.way == "cpu"' "and would do the step"
+  OFFLOAD_STEP=stream observed steps=20
+  expect '.observed.way == "cpu" and (.policy.functions[0].why | test("^cpu"))' "OFFLOAD_STEP has no effect here, on the reason neither"
+  OFFLOAD_STEP=auto under_preload "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
+  expect '.totals.moved_bytes_peak > 0 and .policy.functions[0].way == "cpu" and (.policy.functions[0].why | test("^cpu"))' "as a run does"
+}
