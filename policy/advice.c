@@ -61,14 +61,19 @@ static const struct cost_of_way *cost_of(const struct advice_facts *facts) {
   return &facts->cost.ways[way_of(facts)];
 }
 
-/* What offload adds to a step: as measured, else as foretold. */
-static double exposed_of(const struct advice_facts *facts) {
-  return facts->exposed_seconds > 0 ? facts->exposed_seconds : cost_of(facts)->exposed;
+static bool exposed_told(const struct advice_facts *facts) {
+  return facts->measured || facts->exposed_seconds > 0;
 }
 
-/* Seconds that a step with more tokens makes longer: forward and backward. 0: not known. */
+/* What offload adds to a step: as the user is told it elsewhere, else as foretold. */
+static double exposed_of(const struct advice_facts *facts) {
+  return exposed_told(facts) ? facts->exposed_seconds : cost_of(facts)->exposed;
+}
+
+/* Seconds that a step with more tokens makes longer: forward and backward. 0: not known. What is told of a whole step is divided so that
+   its parts add up to it. */
 static double compute_of(const struct advice_facts *facts) {
-  if (facts->input.compute > 0)
+  if (facts->input.compute > 0 && !(exposed_told(facts) && facts->step_seconds > 0))
     return facts->input.compute;
   const double rest = facts->step_seconds - exposed_of(facts) - facts->cost.ways[COST_STAY].seconds;
   return facts->step_seconds > 0 && rest > 0 ? rest : 0;
@@ -212,11 +217,11 @@ static void give_accumulate(const struct advice_facts *facts, struct given *give
              words_count((uint64_t)(facts->tokens * times), many),
              words_count((uint64_t)facts->tokens, few));
   give(given, ADVICE_accumulate,
-       "offload takes %s of a step, %s; a target of %s needs %.0f times the tokens a step%s: "
+       "offload %s %s of a step, %s; a target of %s needs %.0f times the tokens a step%s: "
        "accumulate %.0f micro-batches where there is one now, and it takes %s",
-       words_seconds(cost, exposed), words_share(cost / step_of(facts, 1), now),
-       words_share(target_of(facts), target), times, tokens, times,
-       words_share(cost / step_of(facts, times), then));
+       facts->measured ? "takes" : "is foretold to take", words_seconds(cost, exposed),
+       words_share(cost / step_of(facts, 1), now), words_share(target_of(facts), target), times,
+       tokens, times, words_share(cost / step_of(facts, times), then));
 }
 
 static void give_lora(const struct advice_facts *facts, struct given *given) {

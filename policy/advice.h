@@ -17,11 +17,13 @@ enum advice_kind {
 struct advice_facts {
   struct cost_input input; /* elements 0: no step was seen */
   struct cost cost;        /* of it */
-  double step_seconds;     /* whole step as measured or foretold, forward and backward included */
-  double exposed_seconds;  /* what of it offload added, as measured */
-  double tokens;           /* of a step, where known */
-  double target;           /* share of a step that offload may cost; 0: ADVICE_TARGET */
-  const char *set_way;     /* what OFFLOAD_STEP forces: "cpu", "stream", "direct"; else NULL */
+  double step_seconds;     /* whole step, forward and backward and what offload adds included */
+  double
+      exposed_seconds; /* what of it offload adds, where both are told to the user: as measured of a job, or foretold of an observed one */
+  bool measured;       /* these two are, of enough steps; otherwise 0 is "not known" */
+  double tokens;       /* of a step, where known */
+  double target;       /* share of a step that offload may cost; 0: ADVICE_TARGET */
+  const char *set_way; /* what OFFLOAD_STEP forces: "cpu", "stream", "direct"; else NULL */
   uint64_t device_bytes, device_used_bytes; /* used: with whatever is there at present */
   uint64_t state_bytes, parameter_bytes, gradient_bytes; /* of this rank, wherever they are */
   uint64_t budget_bytes;                                 /* of host memory */

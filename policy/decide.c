@@ -1,5 +1,6 @@
 /* See decide.h. Figures in sentences are whole numbers put together by hand: the program's locale may have another point. */
 #include "decide.h"
+#include "sort.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -15,13 +16,8 @@ double decide_ratio(const struct decide *decide, enum cost_way way) {
   const unsigned count = measured < DECIDE_MEASURED ? (unsigned)measured : DECIDE_MEASURED;
   if (count < DECIDE_MEASURED_LEAST)
     return 0;
-  for (unsigned i = 0; i < count; i++) {
-    unsigned at = i;
-    for (; at > 0 && sorted[at - 1] > decide->ratios[way][i]; at--)
-      sorted[at] = sorted[at - 1];
-    sorted[at] = decide->ratios[way][i];
-  }
-  return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+  memcpy(sorted, decide->ratios[way], count * sizeof *sorted);
+  return sort_median(sorted, count);
 }
 
 double decide_expected(const struct decide *decide, const struct cost *cost, enum cost_way way) {

@@ -152,10 +152,12 @@ static void say_cost(const struct sum *sum) {
     say("observed: a step would get %s longer, by `%s` and %s rates", exposed, sum->way,
         sum->rates);
   else
-    say("observed: a step would take %s instead of %s (+%s), by `%s` and %s rates",
+    say("observed: a step would take %s instead of %s: offload would add %s (%s), by `%s` and %s "
+        "rates",
         words_seconds((sum->step_ns + sum->exposed_ns) / 1e9, longer),
-        words_seconds(sum->step_ns / 1e9, step), words_share(sum->exposed_ns / sum->step_ns, share),
-        sum->way, sum->rates);
+        words_seconds(sum->step_ns / 1e9, step), exposed,
+        words_share(sum->exposed_ns / (sum->step_ns + sum->exposed_ns), share), sum->way,
+        sum->rates);
 }
 
 static void say_observed(const struct observed *observed) {

@@ -1,6 +1,7 @@
 /* The page's sections of a step: what it costs, memory in the course of steps, bytes over the link. See page_build.h. */
 #define _GNU_SOURCE
 #include "page_build.h"
+#include "sort.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,11 +97,6 @@ static void median_chart(const struct build *build) {
           : "The program's own time, of each report; the table below has the figures.";
 }
 
-static int by_value(const void *a, const void *b) {
-  const double left = *(const double *)a, right = *(const double *)b;
-  return (left > right) - (left < right);
-}
-
 static double median_cpu(const json_t *root) {
   const json_t *last = view_at(root, "steps.last");
   const size_t count = json_array_size(last);
@@ -108,10 +104,8 @@ static double median_cpu(const json_t *root) {
   size_t known = 0;
   for (size_t i = 0; values && i < count; i++)
     known += view_number(json_array_get(last, i), "cpu_ns", &values[known]);
-  if (known) {
-    qsort(values, known, sizeof *values, by_value);
-    median = values[known / 2];
-  }
+  if (values)
+    median = sort_median(values, known);
   free(values);
   return median;
 }

@@ -31,7 +31,8 @@ void report_observed_forget(void) {
 
 bool report_observed_text(char *text, size_t bytes, bool *nothing) {
   const struct report_observed observed = now();
-  char move[WORDS_BYTES], state[WORDS_BYTES], exposed[WORDS_BYTES], share[WORDS_BYTES];
+  char move[WORDS_BYTES], state[WORDS_BYTES], exposed[WORDS_BYTES], share[WORDS_BYTES],
+      whole[WORDS_BYTES];
   char cost[160] = ", its cost is foretold once steps follow each other";
   *nothing = !observed.move_bytes;
   if (!observed.state_bytes)
@@ -43,12 +44,17 @@ bool report_observed_text(char *text, size_t bytes, bool *nothing) {
   else if (!observed.move_bytes)
     *cost = 0; /* the reasons say why */
   else if (observed.foretold) {
-    words_seconds((double)observed.exposed_ns / 1e9, exposed);
-    words_share(observed.step_ns ? (double)observed.exposed_ns / (double)observed.step_ns : 0,
-                share);
-    (void)snprintf(cost, sizeof cost, ", foretold cost %s a step%s%s%s by %s, from %s rates",
-                   exposed, observed.step_ns ? " (" : "", observed.step_ns ? share : "",
-                   observed.step_ns ? ")" : "", observed.way, observed.rates);
+    const double added_ns = (double)observed.exposed_ns;
+    const double step_ns = (double)observed.step_ns + added_ns; /* as it would be */
+    words_seconds(added_ns / 1e9, exposed);
+    if (observed.step_ns)
+      (void)snprintf(cost, sizeof cost,
+                     ", foretold cost %s of a step of %s (%s) by %s, from %s rates", exposed,
+                     words_seconds(step_ns / 1e9, whole), words_share(added_ns / step_ns, share),
+                     observed.way, observed.rates);
+    else
+      (void)snprintf(cost, sizeof cost, ", foretold cost %s a step by %s, from %s rates", exposed,
+                     observed.way, observed.rates);
   }
   (void)snprintf(text, bytes, "would move %s of %s of optimizer state in %llu tensor%s%s", move,
                  state, (unsigned long long)observed.tensors, observed.tensors == 1 ? "" : "s",

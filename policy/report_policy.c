@@ -130,10 +130,6 @@ uint64_t report_step_foretold_ns(const struct report_step *step) {
 static uint64_t whole_ns(const struct report_step *step) {
   return step->step_ns;
 }
-static bool always(const struct report_step *step) {
-  (void)step;
-  return true;
-}
 static bool measured(const struct report_step *step) {
   return step->optimizer_ns != 0;
 }
@@ -141,21 +137,34 @@ static bool foretold(const struct report_step *step) {
   return step->foretold_ns != 0;
 }
 
-static int by_size(const void *a, const void *b) {
-  const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-  return left < right ? -1 : left > right;
+/* The median of those that are known; of how many is returned in *count. */
+static uint64_t median(const struct report_step *kept, unsigned *count,
+                       bool (*known)(const struct report_step *),
+                       uint64_t (*value)(const struct report_step *)) {
+  double values[REPORT_STEPS];
+  unsigned n = 0;
+  for (unsigned i = 0; i < *count; i++)
+    if (!known || known(&kept[i]))
+      values[n++] = (double)value(&kept[i]);
+  *count = n;
+  return (uint64_t)sort_median(values, n);
 }
 
-static void write_median(struct json *json, const char *key, const struct report_step *kept,
-                         unsigned count, bool (*known)(const struct report_step *),
-                         uint64_t (*value)(const struct report_step *)) {
-  uint64_t values[REPORT_STEPS] = {0};
-  unsigned n = 0;
-  for (unsigned i = 0; i < count; i++)
-    if (known(&kept[i]))
-      values[n++] = value(&kept[i]);
-  sort_in_place(values, n, sizeof *values, by_size);
-  json_number_or_null(json, key, n, n ? values[n / 2] : 0);
+/* A share of the step is told of both: they are of the same steps. */
+static struct report_medians medians_of(const struct report_step *kept, unsigned count) {
+  struct report_medians medians = {.measured = count};
+  medians.exposed_ns = median(kept, &medians.measured, measured, report_step_exposed_ns);
+  medians.step_ns = median(kept, &count, medians.measured ? measured : NULL, whole_ns);
+  return medians;
+}
+
+struct report_medians report_steps_medians(void) {
+  struct report_medians medians = {0};
+  if (!leaf_lock(&lock))
+    return medians;
+  medians = medians_of(steps, step_count < REPORT_STEPS ? (unsigned)step_count : REPORT_STEPS);
+  pthread_mutex_unlock(&lock);
+  return medians;
 }
 
 static void write_step(struct json *json, const struct report_step *step) {
@@ -186,9 +195,12 @@ void report_steps_json(struct json *json) {
   }
   json_begin(json, "steps", '{');
   json_number(json, "count", count);
-  write_median(json, "median_step_ns", kept, n, always, whole_ns);
-  write_median(json, "median_exposed_ns", kept, n, measured, report_step_exposed_ns);
-  write_median(json, "median_foretold_ns", kept, n, foretold, report_step_foretold_ns);
+  const struct report_medians medians = medians_of(kept, n);
+  unsigned of = n;
+  const uint64_t foretold_ns = median(kept, &of, foretold, report_step_foretold_ns);
+  json_number_or_null(json, "median_step_ns", n, medians.step_ns);
+  json_number_or_null(json, "median_exposed_ns", medians.measured, medians.exposed_ns);
+  json_number_or_null(json, "median_foretold_ns", of, foretold_ns);
   json_begin(json, "last", '[');
   for (unsigned i = 0; i < n; i++)
     write_step(json, &kept[i]);

@@ -69,6 +69,14 @@ bool report_step_last(struct report_step *);
 uint64_t report_step_exposed_ns(const struct report_step *);
 uint64_t report_step_foretold_ns(const struct report_step *);
 
+/* The medians that the report tells: of the last steps whose optimizer was measured; where none was, of the last steps. */
+struct report_medians {
+  unsigned measured; /* steps; 0: exposed_ns isn't known */
+  uint64_t step_ns;  /* 0: no step was seen whole */
+  uint64_t exposed_ns;
+};
+struct report_medians report_steps_medians(void);
+
 /* For report.c. In a forked child the lock may have been taken by a thread that it doesn't have. */
 void report_policy_json(struct json *);
 void report_steps_json(struct json *);

@@ -29,3 +29,15 @@ void sort_in_place(void *items, size_t count, size_t item_bytes,
     }
   }
 }
+
+static int by_value(const void *a, const void *b) {
+  const double left = *(const double *)a, right = *(const double *)b;
+  return (left > right) - (left < right);
+}
+
+double sort_median(double *values, size_t count) {
+  if (!count)
+    return 0;
+  sort_in_place(values, count, sizeof *values, by_value);
+  return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}

@@ -6,6 +6,7 @@
 #include "../policy/ranks.h"
 #include "../policy/report.h"
 #include "../policy/report_policy.h"
+#include "../policy/sort.h"
 #include "measure.h"
 #include "meter.h"
 #include "observe.h"
@@ -55,10 +56,10 @@ struct choice {
 static struct choice *choices;
 static unsigned choice_count;
 
-/* Of the last measured steps of a context: what isn't the optimizer's, and what moving added to it. */
+/* Of the last measured steps of a context: what isn't the optimizer's. */
 static struct {
   CUcontext context;
-  double seconds[COMPUTE_STEPS], exposed[COMPUTE_STEPS], step_seconds;
+  double seconds[COMPUTE_STEPS];
   unsigned count;
 } compute; /* of the context that was measured last: a process of several mostly has the same on each */
 
@@ -136,17 +137,11 @@ static unsigned step_threads(const struct ring *ring) {
   return ring && ring->worker ? worker_threads(ring->worker) : node_threads(process_config(), 1);
 }
 
-/* Of the steps that were measured; 0 without any. */
-static double median(const double seconds[COMPUTE_STEPS]) {
-  double sorted[COMPUTE_STEPS] = {0};
-  const unsigned count = compute.count < COMPUTE_STEPS ? compute.count : COMPUTE_STEPS;
-  for (unsigned i = 0; i < count; i++) {
-    unsigned at = i;
-    for (; at > 0 && sorted[at - 1] > seconds[i]; at--)
-      sorted[at] = sorted[at - 1];
-    sorted[at] = seconds[i];
-  }
-  return count ? sorted[count / 2] : 0;
+/* Forward and backward of the steps that were measured; 0 without any. */
+static double median_compute(void) {
+  double sorted[COMPUTE_STEPS];
+  memcpy(sorted, compute.seconds, sizeof sorted);
+  return sort_median(sorted, compute.count < COMPUTE_STEPS ? compute.count : COMPUTE_STEPS);
 }
 
 /* What was measured against other rates says nothing of these. */
@@ -186,7 +181,7 @@ static void fill_input(struct choice *choice, const struct plan *plan) {
       .threads = step_threads(plan->ring),
       .sharers = ranks_sharers(),
       .launches = last->launches,
-      .compute = median(compute.seconds),
+      .compute = median_compute(),
   };
   fill_staging(input, plan);
   choice->known = last->elements > 0 && on_host + on_drive > 0;
@@ -266,10 +261,7 @@ static void note_measured(CUcontext context, const struct meter_step *measured) 
   if (compute.context != context)
     compute.count = 0;
   compute.context = context;
-  compute.step_seconds = (double)measured->step_ns / 1e9;
-  compute.seconds[compute.count % COMPUTE_STEPS] = compute.step_seconds - seconds;
-  compute.exposed[compute.count++ % COMPUTE_STEPS] =
-      way == COST_STAY || seconds < stay ? 0 : seconds - stay;
+  compute.seconds[compute.count++ % COMPUTE_STEPS] = (double)measured->step_ns / 1e9 - seconds;
   for (struct choice *choice = choices; choice && all; choice = choice->next) {
     const struct foretold *entry = foretold_of(choice, context, measured->step);
     if (!entry || !tells(choice))
@@ -463,9 +455,7 @@ bool choose_facts(struct choice_facts *facts) {
       .input = most->input,
       .cost = most->cost,
       .way = most->way,
-      .next = most->cost.ways[most->ways.first].possible ? most->ways.first : most->ways.second,
-      .step_seconds = compute.count ? compute.step_seconds : 0,
-      .exposed_seconds = median(compute.exposed)};
+      .next = most->cost.ways[most->ways.first].possible ? most->ways.first : most->ways.second};
   return true;
 }
 

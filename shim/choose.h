@@ -19,14 +19,12 @@ struct choice_ways choose_ways(struct plan *);
 /* How it went, COST_STAY where nothing of it was ours: once for each launch that was asked about, behind it. */
 void choose_took(const struct plan *, enum cost_way);
 
-/* What is known of the function with the most moved state, for advice (facts.c): false before a step was seen whole. `step_seconds`, and
-   what of it moving added, are measured, and 0 where they aren't known. */
+/* What is known of the function with the most moved state, for advice (facts.c): false before a step was seen whole. */
 struct choice_facts {
   struct cost_input input;
   struct cost cost;
   enum cost_way way;  /* of the last step */
   enum cost_way next; /* what OFFLOAD_STEP=auto asks of the present one */
-  double step_seconds, exposed_seconds;
 };
 bool choose_facts(struct choice_facts *);
 

@@ -1,5 +1,5 @@
-/* See facts.h. Costs are as measured, else they come from rates: where these are only assumed and nothing is observed, no way is advised by
-   them. */
+/* See facts.h. Costs are as measured, in the medians that the report tells, else they come from rates: where these are only assumed,
+   nothing is advised by them. */
 #include "facts.h"
 #include "../nvme/clock.h"
 #include "../policy/advice.h"
@@ -9,6 +9,7 @@
 #include "../policy/report.h"
 #include "../policy/report_advice.h"
 #include "../policy/report_memory.h"
+#include "../policy/report_policy.h"
 #include "choose.h"
 #include "foreign.h"
 #include "process.h"
@@ -27,6 +28,8 @@
 static const uint64_t long_ns = 600000000000;
 /* Steps after which collectives tell how a job divides its work. */
 enum { STEPS_THAT_TELL = 3 };
+/* Of fewer measured steps nothing is said of what a step costs. */
+enum { MEASURED_LEAST = 5 };
 
 /* Of the last step; and of frameworks' settings, written once. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
@@ -128,14 +131,24 @@ static void add_costs(struct advice_facts *facts) {
   const double all = (double)last.state_bytes / state; /* of other functions, too */
   facts->parameter_bytes = (uint64_t)(all * input->elements * input->family.parameter);
   facts->gradient_bytes = (uint64_t)(all * input->elements * input->family.gradient);
-  const bool assumed = input->rates.source == RATES_ASSUMED && config->mode != MODE_OBSERVE;
-  if (assumed && last.choice.exposed_seconds <= 0)
+  const bool assumed = input->rates.source == RATES_ASSUMED,
+             observed = config->mode == MODE_OBSERVE;
+  const struct report_medians medians = report_steps_medians();
+  facts->measured = !observed && medians.measured >= MEASURED_LEAST;
+  if (assumed && !facts->measured)
     return;
   facts->input = *input;
   facts->cost = last.choice.cost;
-  facts->step_seconds = last.choice.step_seconds;
-  facts->exposed_seconds = last.choice.exposed_seconds;
-  if (!assumed && config->step != STEP_AUTO && config->mode != MODE_OBSERVE)
+  if (facts->measured || observed)
+    facts->step_seconds = (double)medians.step_ns / 1e9;
+  if (facts->measured)
+    facts->exposed_seconds = (double)medians.exposed_ns / 1e9;
+  /* As the line at exit tells it. */
+  if (observed && facts->step_seconds > 0 && last.choice.cost.ways[last.choice.next].possible) {
+    facts->exposed_seconds = last.choice.cost.ways[last.choice.next].exposed;
+    facts->step_seconds += facts->exposed_seconds;
+  }
+  if (!assumed && config->step != STEP_AUTO && !observed)
     facts->set_way = config_step_name(config->step);
 }
 

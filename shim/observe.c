@@ -3,6 +3,7 @@
 #include "observe.h"
 #include "../policy/report.h"
 #include "../policy/report_observed.h"
+#include "../policy/report_policy.h"
 #include "choose.h"
 #include "driver.h"
 #include "pressure.h"
@@ -148,7 +149,7 @@ void observe_step(const struct view *view) {
     observed.way = cost_way_name(facts.next);
     observed.exposed_ns = (uint64_t)(way->exposed * 1e9);
     observed.hidden_ns = (uint64_t)(way->hidden * 1e9);
-    observed.step_ns = (uint64_t)(facts.step_seconds * 1e9);
+    observed.step_ns = report_steps_medians().step_ns;
     observed.rates = facts.input.rates.source == RATES_MEASURED ? "measured"
                      : facts.input.rates.source == RATES_TOLD   ? "told"
                                                                 : "assumed";

@@ -54,6 +54,22 @@ not_advised() {
   advised accumulate "offload takes [0-9.]+ ms of a step, .* accumulate [0-9]+ micro-batches"
 }
 
+@test "the advice's share of a step is the report's summary's, and of few measured steps nothing is said" {
+  local steps exposed
+  export OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_MS=5
+  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
+  expect '.policy.functions[0].rates == "assumed" and ([.steps.last[] | select(.exposed_ns > 0)] | length >= 5)' "enough steps were measured"
+  "$BUILD/offload" report "$BATS_TEST_TMPDIR/report.json" | tr -s '\n ' ' ' >"$BATS_TEST_TMPDIR/text"
+  exposed=$(grep -oP 'of it offload adds \K[^)]*(?=\))' "$BATS_TEST_TMPDIR/text") # "5.12 ms (78 %"
+  [[ $exposed == *" ("*" %" ]]
+  advised accumulate "offload takes ${exposed/ \(/ of a step, };"
+  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=6
+  steps=$(report '[.steps.last[] | select(.exposed_ns > 0)] | length')
+  [ "$steps" -gt 0 ] && [ "$steps" -lt 5 ]
+  not_advised accumulate
+  not_advised lora
+}
+
 @test "a job without an optimizer that is known is told so, at its end" {
   job steps=0 tensors=2
   expect '.totals.steps == 0 and .totals.allocations_seen > 0' "no step"

@@ -66,7 +66,7 @@ observed() {
   expect '.observed | .way as $way | ($way | IN("cpu", "stream", "direct")) and .exposed_ns > 0 and .rates == "assumed"' "the way of a run that knows no more"
   expect '.policy.functions[0].foretold[.observed.way].exposed_ns == .observed.exposed_ns' "with its cost"
   expect '.observed.step_ns > 0' "beside a step as it is"
-  grep -Eq "would move 2.00 MiB of 2.00 MiB of optimizer state in 4 tensors, foretold cost .* a step \(.* %\) by (cpu|stream|direct), from assumed rates" "$BATS_TEST_TMPDIR/with.err"
+  grep -Eq "would move 2.00 MiB of 2.00 MiB of optimizer state in 4 tensors, foretold cost .* of a step of .* \([0-9.]+ %\) by (cpu|stream|direct), from assumed rates" "$BATS_TEST_TMPDIR/with.err"
   printf 'up 1e9\ndown 1e9\nup_both 1e9\ndown_both 1e9\nkernel_read 1e9\nkernel_write 1e9\ncpu_elements 1e7\n' >"$BATS_TEST_TMPDIR/rates"
   local before
   before=$(report .observed.exposed_ns)
@@ -98,4 +98,19 @@ observed() {
   expect '.observed.way == "cpu" and (.policy.functions[0].why | test("^cpu"))' "OFFLOAD_STEP has no effect here, on the reason neither"
   OFFLOAD_STEP=auto under_preload "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
   expect '.totals.moved_bytes_peak > 0 and .policy.functions[0].way == "cpu" and (.policy.functions[0].why | test("^cpu"))' "as a run does"
+}
+
+# share_of KEY WHOLE: what the report has at KEY of what it has at WHOLE, in words as all lines have it.
+share_of() { report "(($1) / ($2) * 100)" | awk '{ printf(($1 >= 9.995 ? "%.0f %%" : "%.1f %%"), $1) }'; }
+
+@test "what an observed step would cost is one share, in the line at exit, the advice, the report and offload run" {
+  printf 'up 1e8\ndown 1e8\nup_both 1e8\ndown_both 1e8\n' >"$BATS_TEST_TMPDIR/rates"
+  OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates observed steps=40
+  expect '.observed | .rates == "told" and .step_ns > 0 and .exposed_ns > .step_ns / 19' "it costs more than the target"
+  local share
+  share=$(share_of .observed.exposed_ns '.observed.step_ns + .observed.exposed_ns')
+  grep -qF "($share) by " "$BATS_TEST_TMPDIR/with.err"
+  expect ".advice | map(select(.kind == \"accumulate\").text | contains(\"foretold to take\") and contains(\" of a step, $share;\")) == [true]" "the advice: $share"
+  "$BUILD/offload" report "$BATS_TEST_TMPDIR/report.json" | tr -s '\n ' ' ' | grep -qF "($share), by "
+  expect '.steps.median_exposed_ns == 0' "nothing was added to the steps as they were"
 }

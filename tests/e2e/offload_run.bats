@@ -127,7 +127,7 @@ observation() { echo '{"schema":1,"version":"0","pid":1,"observed":{"state_bytes
   [ "$status" -eq 5 ]
   [ -z "$output" ]
   [ "${stderr_lines[0]}" = "offload run: observed: 3.00 GiB of 4.00 GiB of optimizer state would move to the host, in 2 processes" ]
-  [ "${stderr_lines[1]}" = "offload run: observed: a step would take 150 ms instead of 100 ms (+50 %), by \`stream\` and measured rates" ]
+  [ "${stderr_lines[1]}" = "offload run: observed: a step would take 150 ms instead of 100 ms: offload would add 50.0 ms (33 %), by \`stream\` and measured rates" ]
   [ "${stderr_lines[2]}" = "offload run: observed: use fused=True" ]
   [[ ${stderr_lines[3]} == *"temporary: --report FILE keeps one"* ]]
   [ "${#stderr_lines[@]}" -eq 4 ]

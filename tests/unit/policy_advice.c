@@ -143,7 +143,7 @@ static void check_accumulate(void) {
   struct advice_facts facts = job();
   /* 0.1 of 0.5 s are 20 %; 5 % are 2 s, so forward and backward take 1.9: 4.75 times 0.4. */
   gives(&facts, ADVICE_accumulate,
-        "takes 100 ms of a step, 20 %; a target of 5.0 % needs 5 times "
+        "offload is foretold to take 100 ms of a step, 20 %; a target of 5.0 % needs 5 times "
         "the tokens a step (20,480 for 4,096): accumulate 5 "
         "micro-batches where there is one now, and it takes 4.8 %",
         "computes how many times the tokens reach the target");
@@ -167,12 +167,18 @@ static void check_accumulate(void) {
   gives(&facts, ADVICE_accumulate, "needs 4 times", "the optimizer's own time counts in the step");
   facts = job();
   facts.set_way = "stream";
-  gives(&facts, ADVICE_accumulate, "takes 200 ms of a step", "the way that is set is what costs");
+  gives(&facts, ADVICE_accumulate, "to take 200 ms of a step", "the way that is set is what costs");
+  facts.measured = true;
+  facts.step_seconds = 1;
   facts.exposed_seconds = 0.4;
-  gives(&facts, ADVICE_accumulate, "takes 400 ms of a step, 50 %",
-        "what was measured counts before what was foretold");
+  /* of 8 s, forward and backward take 7.6: 12.7 times 0.6 */
+  gives(&facts, ADVICE_accumulate,
+        "offload takes 400 ms of a step, 40 %; a target of 5.0 % needs 13 times",
+        "what was measured counts before what was foretold, of the whole step that was measured");
   facts.exposed_seconds = 0.01;
   keeps_quiet(&facts, ADVICE_accumulate, "not when it was measured to meet the target");
+  facts.exposed_seconds = 0;
+  keeps_quiet(&facts, ADVICE_accumulate, "nor when it was measured to be nothing");
   facts.input.elements = 0;
   facts.exposed_seconds = 0.4;
   keeps_quiet(&facts, ADVICE_accumulate, "not before a step was seen");

@@ -79,10 +79,23 @@ static void test_added(void) {
   report_step(&behind);
   tap_ok(says("$all.steps | .last[1].exposed_ns == 1000 and .last[1].optimizer_ns == 1700"),
          "and no more than the whole step");
+  tap_ok(says("$all.steps | .median_exposed_ns == 750 and .median_step_ns == 1000"),
+         "of an even number of steps the median is the mean of the middle two");
+  struct report_step unmeasured = step; /* its events were not over in time */
+  unmeasured.optimizer_ns = 0;
+  unmeasured.step_ns = 9000;
+  report_step(&unmeasured);
+  report_step(&unmeasured);
+  report_step(&unmeasured);
+  const struct report_medians medians = report_steps_medians();
+  tap_ok(says("$all.steps | .count == 5 and .median_step_ns == 1000 and .median_exposed_ns == 750"),
+         "the step that it is a share of is the median of the same steps");
+  tap_ok(medians.measured == 2 && medians.step_ns == 1000 && medians.exposed_ns == 750,
+         "and who asks for the medians gets those that the report tells");
   struct report_step still = step; /* nothing of it was moved */
   still.way = "stay";
   report_step(&still);
-  tap_ok(says("$all.steps.last[2] | .exposed_ns == 0 and .optimizer_ns == 700"),
+  tap_ok(says("$all.steps.last[5] | .exposed_ns == 0 and .optimizer_ns == 700"),
          "to a step of which nothing was moved it added nothing, whatever was foretold of it");
 }
 
