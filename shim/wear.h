@@ -12,7 +12,7 @@ bool wear_ended(struct store *);
 /* A context's step begins, with state on drives. Of several contexts the steps of the first count. */
 void wear_step(struct store *, CUcontext);
 
-/* Tells the report what drives are and cost by now, and asks them, which takes memory and may take seconds. Any thread, not under a lock, not
+/* Tells the report what drives are and cost by now (and says it when a limit in bytes is passed by now), and asks them, which takes memory and may take seconds. Any thread, not under a lock, not
    in a signal's handler. Without it the report has what was so when the last step began. */
 void wear_report(void);
 #endif
