@@ -16,7 +16,7 @@ job() {
 	up_both ${LINK:-25e9}
 	down_both ${LINK:-25e9}
 	EOF
-  OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@"
+  OFFLOAD_RATES=$BATS_TEST_TMPDIR/rates under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@"
   assert_ended && assert_clean
 }
 
@@ -49,7 +49,7 @@ not_advised() {
   LINK=1e15 OFFLOAD_STEP=stream job steps=20
   not_advised way
   # Rates that are only assumed foretell nothing to advise by; what steps took was measured all the same.
-  OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_MS=5 under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
+  OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_MS=5 under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
   expect '.policy.functions[0].rates == "assumed" and .steps.median_exposed_ns > 4000000' "the CPU step took its time"
   advised accumulate "offload takes [0-9.]+ ms of a step, .* accumulate [0-9]+ micro-batches"
 }
@@ -57,13 +57,13 @@ not_advised() {
 @test "the advice's share of a step is the report's summary's, and of few measured steps nothing is said" {
   local steps exposed
   export OFFLOAD_RATES=/dev/null OFFLOAD_TEST_WORKER_LAG_MS=5
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=20
   expect '.policy.functions[0].rates == "assumed" and ([.steps.last[] | select(.exposed_ns > 0)] | length >= 5)' "enough steps were measured"
   "$BUILD/offload" report "$BATS_TEST_TMPDIR/report.json" | tr -s '\n ' ' ' >"$BATS_TEST_TMPDIR/text"
   exposed=$(grep -oP 'of it offload adds \K[^)]*(?=\))' "$BATS_TEST_TMPDIR/text") # "5.12 ms (78 %"
   [[ $exposed == *" ("*" %" ]]
   advised accumulate "offload takes ${exposed/ \(/ of a step, };"
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=6
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 steps=6
   steps=$(report '[.steps.last[] | select(.exposed_ns > 0)] | length')
   [ "$steps" -gt 0 ] && [ "$steps" -lt 5 ]
   not_advised accumulate

@@ -15,7 +15,7 @@ ahead() {
   shift 4
   alone=$BATS_FILE_TMPDIR/$(basename "$kernel")${*//[^a-z0-9_]/-}.out
   [ -e "$alone" ] || "$SIM" "$PROGRAM" "$kernel" "$@" >"$alone" || return 1
-  OFFLOAD_STEP=$mode under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" "$@"
+  OFFLOAD_STEP=$mode under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$kernel" "$@"
   assert_done "$mode" || return 1
   expect ".totals.launches_ahead == $ahead and .totals.ahead_closed == $closed" "$ahead launches ahead, $closed windows closed ($*)" || return 1
   diff "$alone" "$BATS_TEST_TMPDIR/with.out" || return 1

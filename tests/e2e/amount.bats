@@ -16,7 +16,7 @@ teardown() { loop_unmount; }
 # same SETTINGS...: the program alone and under the preload, where it says before each step of $AT where its tensors are; the same hashes.
 same() {
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  under_preload timeout 100 "$SIM" "$PROGRAM" "$KERNEL" where=1 "report=$BATS_TEST_TMPDIR/at" "at=${AT:-8}" "$@"
+  under_preload timeout -k 9 100 "$SIM" "$PROGRAM" "$KERNEL" where=1 "report=$BATS_TEST_TMPDIR/at" "at=${AT:-8}" "$@"
   assert_ended || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

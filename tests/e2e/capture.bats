@@ -14,7 +14,7 @@ export OFFLOAD_LOG=quiet
 # compare WORDS...: the program without and with the preload; its lines must be the same, and not "nothing was trained".
 compare() {
   "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
   assert_ended || return 1
   expect '.totals.ranges >= 5' "allocations that became ranges" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1

@@ -187,7 +187,7 @@ locks_refused() {
       x = each(pure); pthread_mutex_unlock(&b); return tried(x) + driver.cuMemUnmap(0, 0); }
     struct adam_api { unsigned char (*byte)(void); } *api;
     void store(unsigned char *to) { *to = api->byte(); *to = (unsigned char)(*to + 1); }'
-  run timeout 60 "$GUARDS/locks" ir -- locked.c
+  run timeout -k 9 60 "$GUARDS/locks" ir -- locked.c
   echo "$output"
   [ "$status" -eq 0 ]
   [[ $output == *"2 locks in "*"1 orders"* ]]

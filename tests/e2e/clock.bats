@@ -13,7 +13,7 @@ export GPUSIM_SCALE=1000
 clocked() {
   OFFLOAD_REPORT=$BATS_TEST_TMPDIR/$1.json GPUSIM_REPORT=$BATS_TEST_TMPDIR/$1.sim.json \
     GPUSIM_TIMELINE=$BATS_TEST_TMPDIR/$1.trace.json LD_PRELOAD=$LIBOFFLOAD \
-    timeout 60 "$SIM" "$PROGRAM" "$KERNEL" copies=0 steps="$2" >"$BATS_TEST_TMPDIR/$1.out" 2>"$BATS_TEST_TMPDIR/$1.err"
+    timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" copies=0 steps="$2" >"$BATS_TEST_TMPDIR/$1.out" 2>"$BATS_TEST_TMPDIR/$1.err"
 }
 
 # more FILTER SUFFIX: by how much a question's answer grows from the short run to the long one.

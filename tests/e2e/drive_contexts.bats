@@ -19,11 +19,11 @@ teardown() { rmdir "$directory"; }
 # trained WORDS...: without the library and with it, by cpu and by stream.
 trained() {
   local mode
-  timeout 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >without.out
+  timeout -k 9 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >without.out
   for mode in cpu stream; do
     echo "$mode $*"
     OFFLOAD_NVME=$directory OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json OFFLOAD_TEST_WORKER_LAG_MS=1 \
-      LD_PRELOAD=$LIBOFFLOAD timeout 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >with.out 2>with.err
+      LD_PRELOAD=$LIBOFFLOAD timeout -k 9 60 "$SIM" "$BUILD/test/life/contexts" "$KERNEL" "$@" >with.out 2>with.err
     cat with.err
     if grep -q 'name a directory of a local' with.err; then
       skip "the build's folder is on a file system that can't hold state"

@@ -15,7 +15,7 @@ export OFFLOAD_STEP=stream
 both() {
   local adam=$BUILD/tests/e2e/${kernel:-25544_float-adamw}.ptx
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$adam" "$TOUCH" "$@" >"$BATS_TEST_TMPDIR/without.out" 2>/dev/null || return 1
-  under_preload timeout 120 "$SIM" "$PROGRAM" "$adam" "$TOUCH" "$@"
+  under_preload timeout -k 9 120 "$SIM" "$PROGRAM" "$adam" "$TOUCH" "$@"
   assert_done stream || return 1
   expect ".totals.early_bytes_used > ${least:-5000000}" "state that was there early" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1

@@ -18,7 +18,7 @@ export ASAN_OPTIONS=detect_leaks=0
 # both WORDS...: the program without and with the preload.
 both() {
   "$SIM" "$PROGRAM" "$KERNEL" "$@" >"$BATS_TEST_TMPDIR/without.out" 2>"$BATS_TEST_TMPDIR/without.err" || return 1
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" "$@"
   assert_ended || return 1
   assert_clean
 }

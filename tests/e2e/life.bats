@@ -27,7 +27,7 @@ teardown() { loop_unmount; }
 # keeps open.
 plainly() {
   plain_status=0
-  timeout 60 "$SIM" "$PROGRAMS/$1" "$KERNEL" "${@:2}" 2>without.err | cat >without.out || plain_status=$?
+  timeout -k 9 60 "$SIM" "$PROGRAMS/$1" "$KERNEL" "${@:2}" 2>without.err | cat >without.out || plain_status=$?
 }
 
 # preloaded MODE PROGRAM WORDS...: with it, to with.out, with.err and report.json; its status in $offloaded_status. The CPU
@@ -192,11 +192,11 @@ loaders() {
   local mode training=("$ROOT/tests/e2e/life/loaders.py" "$PROGRAMS/libtrainer.so" "$KERNEL" "$1")
   export OFFLOAD_CALLERS=libtrainer.so
   plain_status=0 offloaded_status=0
-  timeout 60 "$SIM" python3 "${training[@]}" >without.out
+  timeout -k 9 60 "$SIM" python3 "${training[@]}" >without.out
   for mode in cpu stream; do
     rm -f report.json
     OFFLOAD_STEP=$mode OFFLOAD_REPORT=report.json GPUSIM_REPORT=sim.json OFFLOAD_TEST_WORKER_LAG_MS=2 LD_PRELOAD=$LIBOFFLOAD \
-      timeout 60 "$SIM" python3 "${training[@]}" >with.out 2>with.err
+      timeout -k 9 60 "$SIM" python3 "${training[@]}" >with.out 2>with.err
     stepped "$mode"
     said 1
     same

@@ -10,7 +10,7 @@ export OFFLOAD_PIECE=16KiB
 # observed SETTINGS...: the program alone and observed; the same hashes, nothing moved, no range made, and something was foretold.
 observed() {
   "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  OFFLOAD_MODE=observe under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@"
+  OFFLOAD_MODE=observe under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" sync=1 "$@"
   assert_ended || return 1
   expect '.totals.steps > 0 and .totals.moved_bytes_peak == 0 and .totals.ranges == 0 and .totals.link_bytes_up == 0' "nothing was changed" || return 1
   expect '.observed.state_bytes > 0' "it was observed" || return 1

@@ -302,7 +302,7 @@ EOF
   refused "num_experts_per_tok is more than the 8 experts" "$BATS_TEST_TMPDIR/experts.json"
   refused "config.json" "$BATS_TEST_TMPDIR"
   mkfifo "$BATS_TEST_TMPDIR/nobody"
-  run -2 timeout 20 "$OFFLOAD" plan "$BATS_TEST_TMPDIR/nobody" # without a wait
+  run -2 timeout -k 9 20 "$OFFLOAD" plan "$BATS_TEST_TMPDIR/nobody" # without a wait
   [[ $output == *"nobody is no JSON"* ]]
 }
 

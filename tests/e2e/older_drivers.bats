@@ -17,7 +17,7 @@ compare() {
   local mode=$1
   shift
   "$SIM" "$PROGRAM" "$KERNEL" small=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  OFFLOAD_STEP=$mode under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" small=1 "$@"
+  OFFLOAD_STEP=$mode under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" small=1 "$@"
   case $mode in
   left) assert_ended && expect '.totals.moved_bytes_peak == 0' "nothing moved" || return 1 ;;
   *) assert_done "$mode" || return 1 ;;

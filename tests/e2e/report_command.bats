@@ -264,7 +264,7 @@ EOF
 
 @test "a FIFO that nobody writes is no report and no wait, one that somebody does is read" {
   mkfifo nobody
-  run -2 timeout 20 "$OFFLOAD" report nobody
+  run -2 timeout -k 9 20 "$OFFLOAD" report nobody
   [[ $output == *"offload report: nobody, line 1"*"name a file that OFFLOAD_REPORT wrote"* ]]
   run -0 bash -c "'$OFFLOAD' report <(sleep 0.2; cat '$REPORTS/one.json')"
   [[ $output == *"What liboffload did"* ]]

@@ -15,8 +15,8 @@ setup() {
 # same COMMAND...: ends in time with the preload, and prints and returns what it does without.
 same() {
   local plain=0 preloaded=0
-  timeout 60 "$@" >plain 2>plain.err || plain=$?
-  LD_PRELOAD=$LIBOFFLOAD timeout 60 "$@" >preloaded 2>preloaded.err || preloaded=$?
+  timeout -k 9 60 "$@" >plain 2>plain.err || plain=$?
+  LD_PRELOAD=$LIBOFFLOAD timeout -k 9 60 "$@" >preloaded 2>preloaded.err || preloaded=$?
   [ -s plain ]
   [ "$plain" -eq "$preloaded" ] || { echo "ended with $plain without, $preloaded with" && tail -n 3 preloaded.err && return 1; }
   diff plain preloaded
@@ -103,7 +103,7 @@ PY
 
 @test "minutes until hundreds of processes have started: a hundred start at once, while some are killed" {
   local pids=() ended=0
-  OFFLOAD_REPORT='' timeout 60 bash -c 'for i in $(seq 100); do
+  OFFLOAD_REPORT='' timeout -k 9 60 bash -c 'for i in $(seq 100); do
       LD_PRELOAD=$1 OFFLOAD_LOG=quiet "$2" "$3" context >out.$i 2>err.$i &
       [ $((i % 10)) -ne 0 ] || { kill -9 $! && killed=$((killed + 1)); }
     done; wait; echo "killed $killed"' - "$LIBOFFLOAD" "$SIM" "$PROGRAMS/calls" >all
@@ -121,7 +121,7 @@ PY
   LD_PRELOAD=$PROGRAMS/liblaunch_ex.so GPUSIM_MEMORY=1GiB "${program[@]}" >plain 2>plain.err
   for mode in cpu stream; do
     offloaded_status=0
-    OFFLOAD_STEP=$mode GPUSIM_REPORT=$PWD/sim.json LD_PRELOAD=$PROGRAMS/liblaunch_ex.so:$LIBOFFLOAD timeout 60 "${program[@]}" \
+    OFFLOAD_STEP=$mode GPUSIM_REPORT=$PWD/sim.json LD_PRELOAD=$PROGRAMS/liblaunch_ex.so:$LIBOFFLOAD timeout -k 9 60 "${program[@]}" \
       >with.out 2>with.err || offloaded_status=$?
     assert_done $mode
     diff plain with.out

@@ -16,7 +16,7 @@ compare() {
   [ -z "${full-}" ] || small=0
   # without the preload on a device that is large enough
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$kernel" small=$small "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" small=$small "$@"
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$kernel" small=$small "$@"
   assert_done "$mode" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

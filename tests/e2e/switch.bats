@@ -18,7 +18,7 @@ switched() {
   # shellcheck disable=SC2086 # a setting or none
   GPUSIM_MEMORY=1GiB "$SIM" "$PROGRAM" "$KERNEL" ${BOTH-} "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
   # shellcheck disable=SC2086 # several settings
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNEL" ${SIGNAL:-signal=5} "report=$BATS_TEST_TMPDIR/at" "at=${AT:-5,6}" "$@"
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNEL" ${SIGNAL:-signal=5} "report=$BATS_TEST_TMPDIR/at" "at=${AT:-5,6}" "$@"
   assert_ended || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

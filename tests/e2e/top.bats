@@ -50,7 +50,7 @@ until_shown() {
 
 # in_terminal PYTHON: with `top` running as `t` beside the ranks that are shown.
 in_terminal() {
-  timeout 100 python3 -c "
+  timeout -k 9 100 python3 -c "
 import os, signal, sys, time
 sys.path.insert(0, '$ROOT/tests/lib')
 from terminal import Terminal

@@ -69,7 +69,7 @@ within_run() {
 
 @test "the trace of early copies counts each once" {
   from=$(now_us)
-  OFFLOAD_PIECE=16KiB OFFLOAD_STEP=stream OFFLOAD_TRACE=trace.json under_preload timeout 60 "$SIM" "$BUILD/tests/e2e/early" \
+  OFFLOAD_PIECE=16KiB OFFLOAD_STEP=stream OFFLOAD_TRACE=trace.json under_preload timeout -k 9 60 "$SIM" "$BUILD/tests/e2e/early" \
     "$BUILD/tests/e2e/25544_float-adamw.ptx" "$BUILD/tests/e2e/touch.ptx"
   to=$(now_us)
   assert_done stream

@@ -11,7 +11,7 @@ export OFFLOAD_MIN_ALLOCATION=64KiB
 
 # job SETTINGS...: the program under the preload, without a step of a known optimizer.
 job() {
-  under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNELS" "$@"
+  under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNELS" "$@"
   assert_ended && assert_clean || return 1
   expect '.totals.steps == 0 and .totals.allocations_seen > 0' "large allocations, and no step"
 }
@@ -89,19 +89,19 @@ not_named() {
 }
 
 @test "beside steps of a known optimizer no other is looked for" {
-  under_preload timeout 60 "$SIM" "$BUILD/tests/e2e/policy_program" "$BUILD/tests/e2e/25544_float-adamw.ptx" sync=1
+  under_preload timeout -k 9 60 "$SIM" "$BUILD/tests/e2e/policy_program" "$BUILD/tests/e2e/25544_float-adamw.ptx" sync=1
   assert_ended && assert_clean
   expect '.totals.steps == 8' "steps"
   expect '.advice | map(.kind) | index("unknown") == null and index("no_optimizer") == null' "no unknown optimizer"
   OFFLOAD_MODE=observe job # where nothing moves anyway, what is seen is the same
   named lattice_relax 4 "2.00 MiB" "1.00 MiB"
-  OFFLOAD_MODE=off under_preload timeout 60 "$SIM" "$PROGRAM" "$KERNELS"
+  OFFLOAD_MODE=off under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$KERNELS"
   assert_ended && assert_clean
   [ ! -e "$BATS_TEST_TMPDIR/report.json" ] || expect '.advice | length == 0' "nothing is said"
 }
 
 @test "threads that launch while memory is freed are told apart, and their forked children wait for nobody" {
-  run_threads() { under_preload timeout 60 "$SIM" "$BUILD/tests/e2e/unknown_threads" "$KERNELS" "$@"; }
+  run_threads() { under_preload timeout -k 9 60 "$SIM" "$BUILD/tests/e2e/unknown_threads" "$KERNELS" "$@"; }
   run_threads spread=1 steps=5000 forks=100 # of more addresses than are remembered
   assert_ended && assert_clean
   grep -Ex "forked [1-9][0-9]+" "$BATS_TEST_TMPDIR/with.out"

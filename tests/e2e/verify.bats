@@ -32,7 +32,7 @@ alone() {
 # with VERIFY KERNEL OPTIONS...: with it.
 with() {
   local kernel=$KERNELS/$2.ptx
-  OFFLOAD_VERIFY=$1 under_preload timeout 60 "$SIM" "$PROGRAM" "$kernel" small="${small-1}" "${@:3}"
+  OFFLOAD_VERIFY=$1 under_preload timeout -k 9 60 "$SIM" "$PROGRAM" "$kernel" small="${small-1}" "${@:3}"
 }
 
 # compare N STEPS KERNEL OPTIONS...: the same bits, and exactly the pieces of so many CPU steps compared, none of which differed.

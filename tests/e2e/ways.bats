@@ -19,7 +19,7 @@ turns() {
   local ways=$1 kernel=$KERNELS/$2.ptx way
   shift 2
   GPUSIM_MEMORY=1GiB "$SIM" "$KERNELS/step_program" "$kernel" small=1 "$@" >"$BATS_TEST_TMPDIR/without.out" || return 1
-  OFFLOAD_TEST_WAYS=$ways under_preload timeout 60 "$SIM" "$KERNELS/step_program" "$kernel" small=1 "$@"
+  OFFLOAD_TEST_WAYS=$ways under_preload timeout -k 9 60 "$SIM" "$KERNELS/step_program" "$kernel" small=1 "$@"
   went "${ways//,/ }" || return 1
   diff "$BATS_TEST_TMPDIR/without.out" "$BATS_TEST_TMPDIR/with.out" || return 1
   assert_clean

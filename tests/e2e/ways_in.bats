@@ -25,7 +25,7 @@ setup() {
 # preloaded LIST PROGRAM ARGS...: on the simulated GPU; standard output to OUT, standard error to OUT.err. Who waits for
 # ever is stopped.
 preloaded() {
-  LD_PRELOAD=${SANITIZER:+$SANITIZER:}$1 timeout 60 "$SIM" "$PROGRAMS/$2" "${@:3}" >"$OUT" 2>"$OUT.err"
+  LD_PRELOAD=${SANITIZER:+$SANITIZER:}$1 timeout -k 9 60 "$SIM" "$PROGRAMS/$2" "${@:3}" >"$OUT" 2>"$OUT.err"
 }
 
 # same PROGRAM ARGS...: succeeds with and without the library and prints the same. With BESIDE=FILE and ORDER=before or
