@@ -11,7 +11,13 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { BLOCK = 1 << 16, FILE_BYTES = 4 << 20, SLAB_BYTES = 2 * FILE_BYTES + BLOCK, WAIT_S = 20 };
+enum {
+  BLOCK = 1 << 16,
+  LEAST = 1 << 12,
+  FILE_BYTES = 4 << 20,
+  SLAB_BYTES = 2 * FILE_BYTES + BLOCK,
+  WAIT_S = 20
+};
 
 static const enum engine_rung rungs[] = {ENGINE_DEFER, ENGINE_COOP, ENGINE_PLAIN, ENGINE_THREADS};
 static int file;
@@ -86,13 +92,14 @@ static bool same(void) {
   return !memcmp(slab, slab + FILE_BYTES, FILE_BYTES);
 }
 
-static struct engine *start(enum engine_rung rung, struct faults *faults) {
+static struct engine *start_blocks(enum engine_rung rung, struct faults *faults,
+                                   size_t block_bytes) {
   const struct engine_config config = {
       .file = file,
       .rung = rung,
       .only_this_rung = true,
       .depth = 8,
-      .block_bytes = BLOCK,
+      .block_bytes = block_bytes,
       .slab = slab,
       .slab_bytes = SLAB_BYTES,
       .faults = faults,
@@ -102,6 +109,10 @@ static struct engine *start(enum engine_rung rung, struct faults *faults) {
   if (!engine)
     printf("# %s\n", why);
   return engine;
+}
+
+static struct engine *start(enum engine_rung rung, struct faults *faults) {
+  return start_blocks(rung, faults, BLOCK);
 }
 
 /* The file as the engine left it, past the engine. */
@@ -205,7 +216,7 @@ static void fails(enum engine_rung rung, const char *name, const char *fault, bo
   engine_close(engine);
 }
 
-/* More requests than slots, all of which fail as they begin. */
+/* More requests, and blocks of one, than slots, all of which fail as they begin. */
 static void all_fail(enum engine_rung rung, const char *name) {
   struct faults faults;
   char why[200];
@@ -222,6 +233,11 @@ static void all_fail(enum engine_rung rung, const char *name) {
     errors += requests[i].error == EIO;
   tap_ok(errors == 200 && engine_stats(engine).written_bytes == 0,
          "%s: a drive that fails always fails every request", name);
+  engine_close(engine);
+  /* Nothing is over before its last block: none may be left waiting for another's end. */
+  engine = start_blocks(rung, &faults, LEAST);
+  tap_ok(engine && once(engine, true, 0, FILE_BYTES).error == EIO,
+         "%s: so it does one request of far more blocks than slots", name);
   engine_close(engine);
 }
 
