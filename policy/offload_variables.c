@@ -14,7 +14,7 @@ static const struct variable {
 };
 
 void print_variables(bool for_tests) {
-  for (int tests = 0; tests <= for_tests; tests++)
+  for (int tests = 0; tests <= (for_tests ? 1 : 0); tests++)
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
       char head[64];
       if ((strstr(variables[i].help, "(for tests)") != NULL) != tests)

@@ -158,7 +158,7 @@ static bool names_agree(const char *model, const char *name) {
 
 /* Whether a GPU of that bus id, and of that name where both are told, is in this machine. */
 static bool gpu_here(const char *root, const struct rates_kept *kept) {
-  char path[128], text[1024], module[48], bus[sizeof kept->gpu];
+  char path[128], text[1024], module[48], bus[sizeof kept->gpu] = "";
   for (size_t i = 0; i < sizeof bus; i++) /* the driver writes C1, the kernel c1 */
     bus[i] =
         (char)(kept->gpu[i] >= 'A' && kept->gpu[i] <= 'F' ? kept->gpu[i] | 0x20 : kept->gpu[i]);
