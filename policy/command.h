@@ -23,8 +23,12 @@ bool output_end(void);
 /* Whether stdout may have colours: a terminal, unless NO_COLOR is set and not empty, or TERM is dumb. */
 bool output_coloured(void);
 
-/* A line of a list on stdout: `head`, then `text`, broken at blanks and indented as the head is wide where it is wider than the terminal
-   (80 columns where there is none). */
+/* Of the terminal that stdout is, at least 40; 80 where it is none. */
+size_t output_columns(void);
+/* Text on stdout behind `indent` columns that are written: broken at blanks where it would pass `columns`, and indented. A newline begins a
+   line, which isn't broken where it begins with a blank. */
+void print_wrapped(const char *text, size_t indent, size_t columns);
+/* A line of a list: `head`, then `text`, wrapped within the terminal and indented as the head is wide. */
 void print_item(const char *head, const char *text);
 
 /* Reads the command line of the subcommand that argv[0] names. The argp needs its options and parser; args_doc and the

@@ -56,7 +56,7 @@ bool output_coloured(void) {
   return isatty(STDOUT_FILENO) && !(none && *none) && !(terminal && !strcmp(terminal, "dumb"));
 }
 
-static size_t output_columns(void) {
+size_t output_columns(void) {
   const size_t usual = 80, least = 40;
   struct winsize size;
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
@@ -64,12 +64,17 @@ static size_t output_columns(void) {
   return size.ws_col < least ? least : size.ws_col;
 }
 
-void print_item(const char *head, const char *text) {
-  const size_t columns = output_columns(), indent = words_columns(head);
+void print_wrapped(const char *text, size_t indent, size_t columns) {
   size_t column = indent;
-  fputs(head, stdout);
   while (*text) {
-    const size_t bytes = strcspn(text, " ");
+    if (*text == '\n') {
+      const size_t whole = text[1] == ' ' ? strcspn(text + 1, "\n") : 0;
+      printf("\n%*s%.*s", (int)indent, "", (int)whole, text + 1);
+      column = indent;
+      text += 1 + whole;
+      continue;
+    }
+    const size_t bytes = strcspn(text, " \n");
     char word[DOC_MOST];
     snprintf(word, sizeof word, "%.*s", (int)bytes, text);
     const size_t wide = words_columns(word);
@@ -80,10 +85,15 @@ void print_item(const char *head, const char *text) {
       putchar(' ');
       column++;
     }
-    fputs(word, stdout);
+    fwrite(text, 1, bytes, stdout);
     column += wide;
     text += bytes + strspn(text + bytes, " ");
   }
+}
+
+void print_item(const char *head, const char *text) {
+  fputs(head, stdout);
+  print_wrapped(text, words_columns(head), output_columns());
   putchar('\n');
 }
 

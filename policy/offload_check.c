@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
@@ -72,42 +71,8 @@ static enum check_verdict worst(const struct check *check) {
 /* ---- for people ---- */
 
 static size_t width(void) {
-  struct winsize size;
-  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || size.ws_col < WIDTH)
-    return WIDTH;
-  return size.ws_col < WIDTH_MOST ? size.ws_col : WIDTH_MOST;
-}
-
-/* Words up to the width, each further line behind the indentation. Lines that begin with a blank are kept as they are: they are to
-   be copied. */
-static void print_wrapped(const char *text, size_t indent, size_t columns) {
-  size_t column = indent;
-  while (*text) {
-    if (*text == '\n') {
-      printf("\n%*s", (int)indent, "");
-      column = indent;
-      text++;
-      if (*text == ' ') {
-        const size_t length = strcspn(text, "\n");
-        printf("%.*s", (int)length, text);
-        text += length;
-      }
-      continue;
-    }
-    const size_t length = strcspn(text, " \n");
-    if (column > indent && column + 1 + length > columns) {
-      printf("\n%*s", (int)indent, "");
-      column = indent;
-    }
-    if (column > indent) {
-      putchar(' ');
-      column++;
-    }
-    printf("%.*s", (int)length, text);
-    column += length;
-    text += length;
-    text += *text == ' ';
-  }
+  const size_t columns = output_columns();
+  return columns < WIDTH ? WIDTH : columns < WIDTH_MOST ? columns : WIDTH_MOST;
 }
 
 static void print_table(const struct check *check) {

@@ -1,4 +1,5 @@
 /* A plan as text of at most 80 columns on stdout. */
+#include "command.h"
 #include "plan.h"
 #include "words.h"
 #include <stdio.h>
@@ -7,24 +8,9 @@
 
 enum { COLUMNS = 80, EXPLAIN_MOST = 8192 };
 
-/* Text broken at blanks, the first line behind `first`, the others behind as many blanks. */
 static void wrap(const char *first, const char *text) {
-  const size_t indent = strlen(first);
-  size_t column = indent;
   fputs(first, stdout);
-  while (*text) {
-    const size_t word = strcspn(text, " ");
-    if (column > indent && column + 1 + word > COLUMNS) {
-      printf("\n%*s", (int)indent, "");
-      column = indent;
-    } else if (column > indent) {
-      putchar(' ');
-      column++;
-    }
-    fwrite(text, 1, word, stdout);
-    column += word;
-    text += word + strspn(text + word, " ");
-  }
+  print_wrapped(text, strlen(first), COLUMNS);
   putchar('\n');
 }
 

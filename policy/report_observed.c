@@ -1,6 +1,7 @@
 /* See report_observed.h. */
 #include "report_observed.h"
 #include "leaf.h"
+#include "report_policy.h"
 #include "words.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -24,6 +25,11 @@ static struct report_observed now(void) {
   return copy;
 }
 
+/* A whole step as it is now; 0: not known. Sorted when it is told, not at each step. */
+static uint64_t step_as_it_is_ns(const struct report_observed *observed) {
+  return observed->foretold ? report_steps_medians().step_ns : 0;
+}
+
 void report_observed_forget(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   memset(&told, 0, sizeof told);
@@ -45,9 +51,10 @@ bool report_observed_text(char *text, size_t bytes, bool *nothing) {
     *cost = 0; /* the reasons say why */
   else if (observed.foretold) {
     const double added_ns = (double)observed.exposed_ns;
-    const double step_ns = (double)observed.step_ns + added_ns; /* as it would be */
+    const uint64_t as_it_is_ns = step_as_it_is_ns(&observed);
+    const double step_ns = (double)as_it_is_ns + added_ns; /* as it would be */
     words_seconds(added_ns / 1e9, exposed);
-    if (observed.step_ns)
+    if (as_it_is_ns)
       (void)snprintf(cost, sizeof cost,
                      ", foretold cost %s of a step of %s (%s) by %s, from %s rates", exposed,
                      words_seconds(step_ns / 1e9, whole), words_share(added_ns / step_ns, share),
@@ -79,6 +86,6 @@ void report_observed_json(struct json *json) {
   json_string(json, "rates", observed.foretold ? observed.rates : NULL);
   json_number(json, "exposed_ns", observed.exposed_ns);
   json_number(json, "hidden_ns", observed.hidden_ns);
-  json_number(json, "step_ns", observed.step_ns);
+  json_number(json, "step_ns", step_as_it_is_ns(&observed));
   json_end(json, '}');
 }

@@ -18,7 +18,6 @@ struct report_observed {
   bool foretold;         /* what follows is known */
   const char *way;       /* that a run would take from what is known */
   uint64_t exposed_ns, hidden_ns;
-  uint64_t step_ns;  /* a whole step as it is now; 0: not known */
   const char *rates; /* "measured", "told", "assumed" */
 };
 void report_observed(const struct report_observed *);

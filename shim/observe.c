@@ -3,7 +3,6 @@
 #include "observe.h"
 #include "../policy/report.h"
 #include "../policy/report_observed.h"
-#include "../policy/report_policy.h"
 #include "choose.h"
 #include "driver.h"
 #include "pressure.h"
@@ -149,7 +148,6 @@ void observe_step(const struct view *view) {
     observed.way = cost_way_name(facts.next);
     observed.exposed_ns = (uint64_t)(way->exposed * 1e9);
     observed.hidden_ns = (uint64_t)(way->hidden * 1e9);
-    observed.step_ns = report_steps_medians().step_ns;
     observed.rates = facts.input.rates.source == RATES_MEASURED ? "measured"
                      : facts.input.rates.source == RATES_TOLD   ? "told"
                                                                 : "assumed";
